@@ -24,6 +24,8 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
 
     model_name: str | None = None
     """Name under which the model is served; by default the folder's name or the hub id."""
+    chat_template: str | None = None
+    """File with the chat template, in Jinja, that takes the place of the model's own."""
     keep_listed: bool = False
     """The model can be asked for while no worker lives, from the first one on: something else
     starts workers for what waits in the queue."""

@@ -13,6 +13,7 @@ from shared.broker.jetstream import JetStream
 from shared.catalog.adapter_catalog import AdapterCatalog
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_options import ModelOptions
 from shared.cli.garbage import settle_garbage
 from shared.cluster import Cluster, open_cluster
 from shared.errors import ConfigError
@@ -49,11 +50,7 @@ async def serve(
     True: its service moves, nothing is left for it here, and it is wanted on the other side.
     """
     files = ModelFiles.read(
-        path,
-        has_dummy_weights=config.load_format == "dummy",
-        max_context_len=config.max_context_len,
-        quantization=config.quantization,
-        kv_dtype=config.kv_dtype,
+        path, options=ModelOptions.of(config), has_dummy_weights=config.load_format == "dummy"
     )
 
     async def choose(js: JetStream, prefix: str) -> str:
@@ -113,12 +110,7 @@ async def registered(
 def updated_files(card: ModelCard, files: ModelFiles) -> ModelFiles:
     """Of the checkpoint that an update has put in place of ours. Raises ConfigError."""
     path = Path(card.weights_path)
-    updated = ModelFiles.read(
-        path,
-        max_context_len=files.stretched_context_len,
-        quantization=files.made_format,
-        kv_dtype=files.kv_dtype,
-    )
+    updated = ModelFiles.read(path, options=files.options)
     if updated.revision != card.revision:
         raise ConfigError(
             f"model {card.name!r} was updated to revision {card.revision} from {path}, but that "

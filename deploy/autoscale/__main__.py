@@ -17,6 +17,7 @@ from deploy.local.role_launches import RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig
 from deploy.local.stack import environ_of, log_format_of
 from deploy.local.terminal import Terminal
+from shared.checkpoint.model_options import ModelOptions
 from shared.cli.program import Program
 from shared.cluster import open_cluster
 from shared.config import FLAT
@@ -80,9 +81,7 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
         model,
         needs_weights=not (config.scripted or config.load_format == "dummy"),
         has_dummy_weights=config.load_format == "dummy",
-        max_context_len=config.max_context_len,
-        quantization=config.quantization,
-        kv_dtype=config.kv_dtype,
+        options=ModelOptions.of(config),
     )
     launches = RoleLaunches(
         serve_config, files.path, log_format, RolePrograms(), environ_of(terminal)

@@ -12,10 +12,11 @@ from deploy.local.gpu_share import num_visible_gpus
 from deploy.local.ports import check_port
 from deploy.local.serve_config import ServeConfig
 from deploy.local.terminal import Terminal
+from frontend.models.chat_template import ChatTemplate
 from shared.checkpoint.hub import is_hub_id
 from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_files
+from shared.checkpoint.model_options import PLAIN, ModelOptions
 from shared.checkpoint.model_shape import why_no_weights
-from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
 from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.errors import ConfigError
 from shared.installation import install_command
@@ -106,27 +107,29 @@ def find_model(
     model: str,
     *,
     needs_weights: bool,
+    options: ModelOptions = PLAIN,
     has_dummy_weights: bool = False,
-    max_context_len: int | None = None,
-    quantization: MadeFormat | None = None,
-    kv_dtype: KVDTypeName = "auto",
 ) -> ModelFiles:
     """The checkpoint, downloaded if it is a hub id. Raises ConfigError when it cannot be read."""
     path = resolve_model(model).absolute()
     check_readable(path)
     if needs_weights and not weight_files(path):
         raise ConfigError(why_no_weights(path))
-    files = ModelFiles.read(
-        path,
-        has_dummy_weights=has_dummy_weights,
-        max_context_len=max_context_len,
-        quantization=quantization,
-        kv_dtype=kv_dtype,
-    )
+    if (template := options.template_source()) is not None:
+        check_template(str(options.chat_template), template)
+    files = ModelFiles.read(path, options=options, has_dummy_weights=has_dummy_weights)
     _ = files.max_context_len, files.vocab_size  # refused now rather than in four processes
     if needs_weights:
         check_served_weights(path)
     return files
+
+
+def check_template(place: str, source: str) -> None:
+    """Raises ConfigError for a chat template that no frontend could use."""
+    try:
+        ChatTemplate(source, {})
+    except ConfigError as exc:
+        raise ConfigError(f"chat_template {place!r}: {exc}") from exc
 
 
 def check_readable(path: Path) -> None:

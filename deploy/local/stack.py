@@ -29,6 +29,7 @@ from deploy.local.start_times import StartTimes
 from deploy.local.supervisor import Supervisor
 from deploy.local.terminal import Terminal
 from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_options import ModelOptions
 from shared.storage.byte_budget import ByteBudget
 from shared.telemetry.log import LogFormat, setup_logging
 from shared.telemetry.trace_export import check_traces
@@ -51,9 +52,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
         model,
         needs_weights=not (config.scripted or has_dummy_weights),
         has_dummy_weights=has_dummy_weights,
-        max_context_len=config.max_context_len,
-        quantization=config.quantization,
-        kv_dtype=config.kv_dtype,
+        options=ModelOptions.of(config),
     )
     if not config.scripted:
         check_context(files, config.max_context_len)

@@ -14,6 +14,7 @@ from shared.broker.jetstream import JetStream
 from shared.broker.settling import once_settled
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name, weight_files
+from shared.checkpoint.model_options import ModelOptions
 from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
 from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.cli.program import Program
@@ -31,8 +32,7 @@ _SUMMARY = """\
 Make the streams, and the consumers of a model's pool; with MODEL its card and tokenizer, too.
 
 A scaler reads consumers by name, so they must be there before it. The model can be asked for from
-then on, worker or not, until `jetflock models forget`. Running it again changes nothing.
-What there is then is printed as JSON."""
+then on, until `jetflock models forget`. What is there is printed as JSON; it may be run again."""
 
 log = get_logger(__name__)
 
@@ -49,6 +49,8 @@ class SetupConfig(ClusterConfig):
     """As the workers are told it: it makes another revision, too."""
     kv_dtype: KVDTypeName = "auto"
     """The same."""
+    chat_template: str | None = None
+    """As the workers are told it: it is stored with the tokenizer."""
     expect_consumers: tuple[str, ...] = ()
     """Refuse unless the pool's consumers have exactly these names: a scaler was told them."""
     change_replicas: bool = False
@@ -103,12 +105,7 @@ def _read_files(model: str, config: SetupConfig) -> ModelFiles:
     path = resolve_model(model)
     if weight_files(path):
         check_served_weights(path)
-    return ModelFiles.read(
-        path,
-        max_context_len=config.max_context_len,
-        quantization=config.quantization,
-        kv_dtype=config.kv_dtype,
-    )
+    return ModelFiles.read(path, options=ModelOptions.of(config))
 
 
 async def _set_up(config: SetupConfig, files: ModelFiles | None, names: Names | None) -> None:

@@ -104,8 +104,7 @@ class ModelCatalog:
                 if card.revision in stored.replaced:
                     return stored
                 raise ConfigError(
-                    f"model {card.name!r} is being served with other weights (revision "
-                    f"{stored.revision}, this checkpoint is {card.revision}); "
+                    f"model {card.name!r} is being served with {_difference(stored, card)}; "
                     "use another --model-name"
                 )
             card = msgspec.structs.replace(card, adapters=stored.adapters, **told)
@@ -306,3 +305,10 @@ class ModelCatalog:
 
 def _same_age(card: ModelCard, stored: ModelCard) -> ModelCard:
     return msgspec.structs.replace(card, created=stored.created)
+
+
+def _difference(served: ModelCard, own: ModelCard) -> str:
+    """What a checkpoint that is to be served under the same name has otherwise."""
+    if served.revision == own.revision:
+        return "another tokenizer or chat template"
+    return f"other weights (revision {served.revision}, this checkpoint is {own.revision})"

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from shared.checkpoint.hub import fetch, is_hub_id
 from shared.checkpoint.json_file import read_json
+from shared.checkpoint.model_options import PLAIN, ModelOptions
 from shared.checkpoint.model_shape import why_no_checkpoint
 from shared.checkpoint.pooled_files import (
     classifier_card,
@@ -23,7 +24,6 @@ from shared.checkpoint.pooled_files import (
     yes_no_card,
 )
 from shared.checkpoint.stored_format import (
-    KVDTypeName,
     MadeFormat,
     made_format,
     modelopt_config,
@@ -102,40 +102,43 @@ class ModelFiles:
     has_dummy_weights: bool = False  # random ones are served instead of the files'
     stretched_context_len: int | None = None  # wanted, beyond what config.json names
     made_format: MadeFormat | None = None  # of weights that are stored in 16 bits
-    kv_dtype: KVDTypeName = "auto"  # of keys and values
+    options: ModelOptions = PLAIN
 
     @classmethod
     def read(
         cls,
         path: Path,
         *,
+        options: ModelOptions = PLAIN,
         has_dummy_weights: bool = False,
-        max_context_len: int | None = None,
-        quantization: MadeFormat | None = None,
-        kv_dtype: KVDTypeName = "auto",
     ) -> ModelFiles:
-        """The last three are what a worker is told. Raises ConfigError."""
+        """Raises ConfigError."""
         files = cls(
             path,
             read_json(path / "config.json", dict),
             read_json(path / "generation_config.json", dict, {}),
             has_dummy_weights,
-            kv_dtype=kv_dtype,
+            options=options,
         )
-        if quantization is not None and not stored_format(path, files.config):
-            files = dataclasses.replace(files, made_format=quantization)
-        if max_context_len is None or max_context_len <= files.max_context_len:
+        if options.quantization is not None and not stored_format(path, files.config):
+            files = dataclasses.replace(files, made_format=options.quantization)
+        wanted = options.max_context_len
+        if wanted is None or wanted <= files.max_context_len:
             return files
-        return dataclasses.replace(files, stretched_context_len=max_context_len)
+        return dataclasses.replace(files, stretched_context_len=wanted)
 
     def tokenizer_bundle(self) -> TokenizerBundle:
-        """With dummy weights a tokenizer may be missing: then each token's text is its number.
+        """With the chat template that was wanted in place of its own.
+
+        With dummy weights a tokenizer may be missing: then each token's text is its number.
 
         Raises ConfigError.
         """
         if self.has_dummy_weights and not TokenizerBundle.is_in(self.path):
             return TokenizerBundle.of_numbers(self.vocab_size)
-        return TokenizerBundle.from_model_dir(self.path)
+        bundle = TokenizerBundle.from_model_dir(self.path)
+        template = self.options.template_source()
+        return bundle if template is None else bundle.with_chat_template(template)
 
     @property
     def num_weight_bytes(self) -> int:
@@ -153,8 +156,8 @@ class ModelFiles:
             digest.update(f"context:{self.stretched_context_len}".encode())
         if self.made_format is not None:
             digest.update(f"quantization:{self.made_format}".encode())
-        if self.kv_dtype != "auto":
-            digest.update(f"kv_dtype:{self.kv_dtype}".encode())
+        if self.options.kv_dtype != "auto":
+            digest.update(f"kv_dtype:{self.options.kv_dtype}".encode())
         if beside := modelopt_config(self.path):
             digest.update(json.dumps(beside, sort_keys=True).encode())
         if self.has_dummy_weights:
@@ -255,7 +258,7 @@ class ModelFiles:
             vision=vision_card(self.path, self.config),
             stored_format=self._format,
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
-            kv_dtype="" if self.kv_dtype == "auto" else self.kv_dtype,
+            kv_dtype="" if self.options.kv_dtype == "auto" else self.options.kv_dtype,
         )
 
     @property

@@ -88,6 +88,10 @@ class TokenizerBundle:
         """The same bytes for the same files."""
         return msgpack.packb(dict(sorted(self.files.items())))  # type: ignore[no-any-return]
 
+    def with_chat_template(self, source: str) -> TokenizerBundle:
+        """The same tokenizer with another chat template, in Jinja."""
+        return TokenizerBundle(self.files | {"chat_template.jinja": source.encode()})
+
     @property
     def content_hash(self) -> str:
         return hashlib.sha256(self.to_bytes()).hexdigest()

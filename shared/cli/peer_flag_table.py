@@ -55,6 +55,7 @@ PEER_FLAGS = (
     PeerFlag(("--threads", "-t"), "llama.cpp", "--num-threads"),
     PeerFlag(("-q",), "vLLM", "--quantization"),
     PeerFlag(("--tool-call-parser",), _BOTH, "--tool-parser"),
+    PeerFlag(("--chat-template-file",), "llama.cpp", "--chat-template"),
     PeerFlag(
         ("--incremental-streaming-output", "--stream-output"),
         "SGLang",
@@ -133,9 +134,10 @@ PEER_FLAGS = (
         advice="tool calls are always read, as the chat template says; `--tool-parser` overrides",
     ),
     PeerFlag(
-        ("--chat-template", "--jinja", "--tokenizer", "--tokenizer-path"),
+        ("--jinja", "--tokenizer", "--tokenizer-path"),
         _ALL,
-        advice="both come from the model's folder: put chat_template.jinja or tokenizer.json there",
+        advice="both come from the model's folder; `--chat-template FILE` takes the template's "
+        "place",
     ),
     PeerFlag(
         ("--trust-remote-code",), _BOTH, advice="code in a checkpoint is never run; leave it out"

@@ -412,6 +412,28 @@ def test_known_bad_starts_are_refused_before_anything_starts(
     assert not (stack.folder / "data").exists()
 
 
+async def test_another_chat_template_is_taken_or_refused(
+    make_stack: MakeStack, tmp_path: Path
+) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{% for message in messages %}<{{ message.content }}>{% endfor %}")
+    stack = make_stack("--chat-template", str(file)).start().wait_ready()
+    async with open_cluster(ClusterConfig(nats_url=stack.nats_url), "test") as cluster:
+        catalog = ModelCatalog(cluster)
+        [card] = await catalog.cards()
+        bundle = await catalog.bundle(card.tokenizer_hash)
+    assert bundle.chat_template == file.read_text()
+    stack.interrupt()
+    assert stack.wait_exit() == 0
+
+    file.write_text("{% for message in messages %}")
+    stack = make_stack("--chat-template", str(file))
+    told = refusal(stack)
+    assert f"chat_template '{file}': the model's chat template does not compile" in told
+    missing = make_stack("--chat-template", str(tmp_path / "none.jinja"))
+    assert "none.jinja': No such file or directory" in refusal(missing)
+
+
 def test_without_a_terminal_logs_are_text(make_stack: MakeStack) -> None:
     stack = make_stack().start().wait_ready()
     stack.interrupt()

@@ -67,15 +67,7 @@ class Checkpoint:
             raise ConfigError(f"model_path {model_path!r} is no folder with a config.json")
         if not self.shapes:
             raise ConfigError("the worker has no weights from files: there is nothing to replace")
-        other = Checkpoint.read(
-            ModelFiles.read(
-                path,
-                max_context_len=self.files.stretched_context_len,
-                quantization=self.files.made_format,
-                kv_dtype=self.files.kv_dtype,
-            ),
-            self.card.name,
-        )
+        other = Checkpoint.read(ModelFiles.read(path, options=self.files.options), self.card.name)
         self._check_replaced_by(other)
         return other
 

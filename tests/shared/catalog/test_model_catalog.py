@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shared.admin.control_plane import ControlPlane, forget_model
@@ -10,6 +12,7 @@ from shared.catalog import model_catalog
 from shared.catalog.model_catalog import ModelCatalog
 from shared.catalog.model_status import PoolHeartbeats
 from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_options import ModelOptions
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
@@ -54,7 +57,7 @@ async def test_workers_whose_keys_and_values_have_other_bits_serve_no_model_toge
     async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
         catalog, files = ModelCatalog(cluster), ModelFiles.read(DEMO_MODEL)
         card = await catalog.register(files, "demo")
-        int8 = ModelFiles.read(DEMO_MODEL, kv_dtype="int8")
+        int8 = ModelFiles.read(DEMO_MODEL, options=ModelOptions(kv_dtype="int8"))
         workers = cluster.bucket(cluster.subjects.workers_bucket)
         await workers.put(f"{card.pool}.w", b"of another host")
         with pytest.raises(ConfigError, match="'demo' is being served with other weights"):
@@ -62,6 +65,25 @@ async def test_workers_whose_keys_and_values_have_other_bits_serve_no_model_toge
         await workers.delete(f"{card.pool}.w")
         after = await catalog.register(int8, "demo")
         assert (after.kv_dtype, after.revision) == ("int8", int8.revision)
+
+
+async def test_workers_with_other_chat_templates_serve_no_model_together(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "other.jinja"
+    file.write_text("{{ messages }}")
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        catalog = ModelCatalog(cluster)
+        card = await catalog.register(ModelFiles.read(DEMO_MODEL), "demo")
+        other = ModelFiles.read(DEMO_MODEL, options=ModelOptions(chat_template=str(file)))
+        workers = cluster.bucket(cluster.subjects.workers_bucket)
+        await workers.put(f"{card.pool}.w", b"of another host")
+        with pytest.raises(ConfigError, match="served with another tokenizer or chat template"):
+            await catalog.register(other, "demo")
+        await workers.delete(f"{card.pool}.w")
+        after = await catalog.register(other, "demo")
+        bundle = await catalog.bundle(after.tokenizer_hash)
+        assert bundle.chat_template == "{{ messages }}"
 
 
 async def test_what_others_serve_or_an_operator_keeps_is_not_withdrawn(

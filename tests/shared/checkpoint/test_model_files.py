@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_options import ModelOptions
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.model_cards import ModelCard
+from tests.e2e.role_stack import DEMO_MODEL
 
 CONFIG = {"vocab_size": 50, "max_position_embeddings": 128, "eos_token_id": 2}
 
@@ -21,6 +23,10 @@ def card_of(path: Path, generation_config: dict[str, Any] | None) -> ModelCard:
     if generation_config is not None:
         (path / "generation_config.json").write_text(json.dumps(generation_config))
     return ModelFiles.read(path).card("m", TokenizerBundle.of_numbers(50))
+
+
+def read_as(path: Path, **options: Any) -> ModelFiles:
+    return ModelFiles.read(path, options=ModelOptions(**options))
 
 
 def test_sampling_defaults_and_end_tokens(tmp_path: Path) -> None:
@@ -71,9 +77,7 @@ def test_values_that_make_no_sense(tmp_path: Path, values: dict[str, Any], sente
 
 def test_what_weights_are_made_is_another_model(tmp_path: Path) -> None:
     card_of(tmp_path, None)
-    own, int8, int4 = (
-        ModelFiles.read(tmp_path, quantization=wanted) for wanted in (None, "int8", "int4")
-    )
+    own, int8, int4 = (read_as(tmp_path, quantization=wanted) for wanted in (None, "int8", "int4"))
     assert len({own.revision, int8.revision, int4.revision}) == 3
     bundle = TokenizerBundle.of_numbers(50)
     assert own.card("m", bundle).stored_format == ""
@@ -83,7 +87,7 @@ def test_what_weights_are_made_is_another_model(tmp_path: Path) -> None:
 def test_keys_and_values_in_fewer_bits_are_another_model(tmp_path: Path) -> None:
     card_of(tmp_path, None)
     own = ModelFiles.read(tmp_path)
-    told, int8, fp8 = (ModelFiles.read(tmp_path, kv_dtype=kind) for kind in ("auto", "int8", "fp8"))
+    told, int8, fp8 = (read_as(tmp_path, kv_dtype=kind) for kind in ("auto", "int8", "fp8"))
     assert own.revision == told.revision
     assert len({own.revision, int8.revision, fp8.revision}) == 3
     bundle = TokenizerBundle.of_numbers(50)
@@ -95,7 +99,7 @@ def test_weights_that_are_stored_so_are_made_nothing(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "fp8"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    own, equal = (ModelFiles.read(tmp_path, quantization=wanted) for wanted in (None, "fp8"))
+    own, equal = (read_as(tmp_path, quantization=wanted) for wanted in (None, "fp8"))
     assert own.revision == equal.revision
     assert equal.card("m", TokenizerBundle.of_numbers(50)).stored_format == "fp8"
 
@@ -103,7 +107,41 @@ def test_weights_that_are_stored_so_are_made_nothing(tmp_path: Path) -> None:
 def test_a_stretched_context_is_another_model(tmp_path: Path) -> None:
     card_of(tmp_path, None)
     own, shorter, longer = (
-        ModelFiles.read(tmp_path, max_context_len=wanted) for wanted in (None, 100, 200)
+        read_as(tmp_path, max_context_len=wanted) for wanted in (None, 100, 200)
     )
     assert [each.max_context_len for each in (own, shorter, longer)] == [128, 128, 200]
     assert own.revision == shorter.revision != longer.revision
+
+
+def test_another_chat_template_takes_the_place_of_its_own(tmp_path: Path) -> None:
+    own = ModelFiles.read(DEMO_MODEL)
+    file = tmp_path / "other.jinja"
+    file.write_text("{{ messages[0].content }}é", encoding="utf-8")
+    other = read_as(DEMO_MODEL, chat_template=str(file))
+    told, bundle = own.tokenizer_bundle(), other.tokenizer_bundle()
+    assert (bundle.chat_template, bundle.files["tokenizer.json"]) == (
+        "{{ messages[0].content }}é",
+        told.files["tokenizer.json"],
+    )
+    cards = own.card("m", told), other.card("m", bundle)
+    assert cards[0].tokenizer_hash != cards[1].tokenizer_hash
+    assert cards[0].revision == cards[1].revision, "the same weights"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, r"chat_template '.*x\.jinja': No such file or directory"),
+        (b" \n", "is empty"),
+        (b"\xff", "is no text in UTF-8"),
+        (b"x" * ((1 << 20) + 1), "has more than 1048576 bytes"),
+    ],
+)
+def test_a_chat_template_that_cannot_be_read_is_refused(
+    content: bytes | None, sentence: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.jinja"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=sentence):
+        ModelOptions(chat_template=str(file)).template_source()
