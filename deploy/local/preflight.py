@@ -12,7 +12,6 @@ from deploy.local.gpu_share import num_visible_gpus
 from deploy.local.ports import check_port
 from deploy.local.serve_config import ServeConfig
 from deploy.local.terminal import Terminal
-from frontend.models.chat_template import ChatTemplate
 from shared.checkpoint.hub import is_hub_id
 from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_files
 from shared.checkpoint.model_options import PLAIN, ModelOptions
@@ -126,6 +125,8 @@ def find_model(
 
 def check_template(place: str, source: str) -> None:
     """Raises ConfigError for a chat template that no frontend could use."""
+    from frontend.models.chat_template import ChatTemplate  # late: commands have no Jinja
+
     try:
         ChatTemplate(source, {})
     except ConfigError as exc:
