@@ -83,7 +83,12 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     @property
     def leave_timeout_s(self) -> float:
         """What a worker may take to finish and hand over before it is killed."""
-        return self.shutdown_timeout_s + 2 * self.drain_timeout_s + _LEAVE_MARGIN_S
+        return self.shutdown_timeout_s + self.hand_over_timeout_s + _LEAVE_MARGIN_S
+
+    @property
+    def hand_over_timeout_s(self) -> float:
+        """What a worker may take to give back what did not finish: it has two tries."""
+        return 2 * self.drain_timeout_s
 
     @property
     def takes_orders_from_page(self) -> bool:

@@ -344,7 +344,7 @@ class Supervisor:
         roles = [self._frontend, *self._fleet.everybody]
         all_ended = asyncio.Event()
         waiting = tasks.create_task(_note_ended(roles, all_ended))
-        leave_s = self._config.drain_timeout_s + _STOP_MARGIN_S
+        leave_s = self._config.hand_over_timeout_s + _STOP_MARGIN_S
         for role in roles:
             role.ask_to_stop()
         await self._shutdown.grace(all_ended, self._config.shutdown_timeout_s + leave_s)

@@ -64,9 +64,11 @@ class GgufFile:
         cursor.position = len(_MAGIC)
         _check_version(path, cursor.integer("I"))
         num_tensors, num_values = cursor.integer("Q"), cursor.integer("Q")
-        metadata = {}
+        metadata: dict[str, MetadataValue] = {}
         for _ in range(num_values):
             key = cursor.string()
+            if key in metadata:
+                raise ConfigError(f"{path} tells {key!r} twice")
             metadata[key] = cursor.value()
         heads = [_TensorHead.read(path, cursor) for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)

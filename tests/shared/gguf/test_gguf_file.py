@@ -133,6 +133,12 @@ def test_tensors_that_overlap_are_refused(path: Path) -> None:
         GgufFile.read(path)
 
 
+def test_a_key_that_stands_twice_is_refused(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"number.int32", b"number.int16"))
+    with pytest.raises(ConfigError, match=r"tells 'number\.int16' twice"):
+        GgufFile.read(path)
+
+
 def test_a_list_of_more_values_than_any_model_has_is_refused(path: Path) -> None:
     """A byte in the file may be many times that in memory."""
     data = path.read_bytes()

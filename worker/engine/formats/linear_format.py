@@ -40,8 +40,12 @@ class WeightParts:
             raise self.error(f"has {self.stem + suffix!r} of shape {shape}, which is no matrix")
         return shape
 
-    def expect(self, suffix: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> None:
-        """It is there, of one of these dtypes and of one of these shapes."""
+    def expect(
+        self, suffix: str, dtypes: Sequence[str], *shapes: tuple[int, ...], asked_by: str = ""
+    ) -> None:
+        """It is there, of one of these dtypes and of one of these shapes, which `asked_by`
+        (a setting and its value) asks for.
+        """
         header = self.header(suffix)
         if header.dtype not in dtypes:
             raise self.error(
@@ -49,7 +53,10 @@ class WeightParts:
             )
         if header.shape not in shapes:
             wanted = " or ".join(dict.fromkeys(map(str, shapes)))
-            raise self.error(f"has {self.stem + suffix!r} of shape {header.shape}, not {wanted}")
+            because = asked_by and f", which {asked_by} asks for"
+            raise self.error(
+                f"has {self.stem + suffix!r} of shape {header.shape}, not {wanted}{because}"
+            )
 
     def get(self, suffix: str) -> torch.Tensor:
         return self.files.get(self.stem + suffix)

@@ -92,6 +92,10 @@ def test_parts_that_do_not_fit(
         (compressed("marlin-24", num_bits=4, type="int"), "stored as 'marlin-24', are not"),
         (compressed("pack-quantized", num_bits=9), "weights of type int in 9 bits"),
         (
+            compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=0),
+            "group_size=0 is not supported",
+        ),
+        (
             compressed("int-quantized", num_bits=8) | {"sparsity_config": {"format": "x"}},
             "sparsity_config is not supported",
         ),
@@ -114,7 +118,7 @@ def test_every_tool_that_is_let_through_has_its_reader() -> None:
 def test_another_group_size_than_the_files(source: Path, tmp_path: Path) -> None:
     path = save_quantized(source, tmp_path / "model", "gptq")
     change_config(path, quantization_config=KINDS["gptq"].section | {"group_size": 32})
-    assert_refused(path, r"of shape \(8, 64\), not \(4, 64\)")
+    assert_refused(path, r"of shape \(8, 64\), not \(4, 64\), which group_size=32 asks for")
 
 
 @pytest.mark.parametrize("kind", ["int8 by channel", "fp8 by tensor", "gptq", "nf4", "mxfp4"])

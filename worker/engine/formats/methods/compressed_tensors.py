@@ -118,7 +118,7 @@ def _block(section: Section, weights: Weights) -> tuple[int, int]:
         case "channel":
             return 1, WHOLE
         case "group":
-            return 1, group_size_of(section, weights.group_size or -1) or WHOLE
+            return 1, _group_size(section, weights) or WHOLE
         case "block" if weights.block_structure and min(weights.block_structure) > 0:
             return weights.block_structure
     raise section.error(f"strategy={weights.strategy!r} of weights is not supported")
@@ -129,8 +129,12 @@ def _row_group(section: Section, weights: Weights) -> int | None:
         case "channel":
             return None
         case "group":
-            return group_size_of(section, weights.group_size or -1)
+            return _group_size(section, weights)
     raise section.error(f"strategy={weights.strategy!r} of packed weights is not supported")
+
+
+def _group_size(section: Section, weights: Weights) -> int | None:
+    return group_size_of(section, -1 if weights.group_size is None else weights.group_size)
 
 
 def _strategy(weights: Weights) -> str:

@@ -108,5 +108,8 @@ def _check_groups(
     parts: WeightParts, in_features: int, out_features: int, group_size: int | None, per_word: int
 ) -> None:
     num_groups = -(-in_features // (group_size or in_features))
-    parts.expect(_SCALES, tuple(sorted(PLAIN_DTYPES)), (num_groups, out_features))
-    parts.expect(_ZEROS, ("I32",), (num_groups, -(-out_features // per_word)))
+    asked_by = f"group_size={group_size or -1}"
+    dtypes = tuple(sorted(PLAIN_DTYPES))
+    parts.expect(_SCALES, dtypes, (num_groups, out_features), asked_by=asked_by)
+    num_words = -(-out_features // per_word)
+    parts.expect(_ZEROS, ("I32",), (num_groups, num_words), asked_by=asked_by)

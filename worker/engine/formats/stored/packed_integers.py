@@ -48,9 +48,12 @@ class PackedIntegers:
                 f"hold {shape}"
             )
         grid = (*rest, rows, -(-columns // (self.group_size or columns)))
-        parts.expect(_SCALE, tuple(sorted(PLAIN_DTYPES)), grid)
+        asked_by = f"group_size={self.group_size or -1}"
+        parts.expect(_SCALE, tuple(sorted(PLAIN_DTYPES)), grid, asked_by=asked_by)
         if not self.is_symmetric:
-            parts.expect(_ZERO, ("I32",), (*rest, self._num_words(rows), grid[-1]))
+            parts.expect(
+                _ZERO, ("I32",), (*rest, self._num_words(rows), grid[-1]), asked_by=asked_by
+            )
         if parts.has(_GROUPS):
             parts.expect(_GROUPS, ("I32", "I64"), (columns,))
         return shape
