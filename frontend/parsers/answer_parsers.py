@@ -25,6 +25,10 @@ class AnswerParsers(NamedTuple):
         )
 
     @property
+    def has_channels(self) -> bool:
+        return any(parser is not None and parser.has_channels for parser in self)
+
+    @property
     def needed_level(self) -> int:
         """Frontends that know less cannot read the answer."""
         return max((parser.level for parser in self if parser is not None), default=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
+from frontend.parsers import channels
 from frontend.parsers.registry import Registry
 
 
@@ -18,6 +19,8 @@ class ReasoningParser:
     level: ClassVar[int] = 1  # the feature level from which frontends may store its name
     begins: ClassVar[tuple[str, ...]]
     ends: ClassVar[tuple[str, ...]]
+    has_channels: ClassVar[bool] = False  # it is a message beside those to the user
+    behind_end: ClassVar[str] = ""  # what a grammar asks for behind the closing mark
     is_implied: ClassVar[bool] = False  # it thinks first, also without the opening mark
 
     @property
@@ -81,9 +84,28 @@ class Granite(ReasoningParser):
         return False
 
 
+class GptOss(ReasoningParser):
+    """Messages in the channel `analysis`."""
+
+    name = "gpt_oss"
+    aliases = ("openai_gptoss", "gpt-oss")
+    level = 3
+    begins = (channels.ANALYSIS,)
+    ends = (channels.END,)
+    has_channels = True
+    behind_end = channels.ROLE
+
+    @property
+    def shown_marks(self) -> list[str]:
+        return list(channels.MARKS)
+
+    def fits(self, template: str) -> bool:
+        return channels.fits(template)
+
+
 # A template may fit several: the first one is its own.
 REASONING_PARSERS: Registry[ReasoningParser] = Registry(
-    "reasoning parser", (Think(), MistralThink(), DeepseekR1(), Granite())
+    "reasoning parser", (GptOss(), Think(), MistralThink(), DeepseekR1(), Granite())
 )
 
 # The command line reads its choices from the type at run time; a checker sees texts.

@@ -8,6 +8,7 @@ from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.registry import Registry
 from frontend.parsers.tools.deepseek import DeepseekV3, DeepseekV31
 from frontend.parsers.tools.glm import Glm45, Glm47
+from frontend.parsers.tools.gpt_oss import GptOss
 from frontend.parsers.tools.hermes import Hermes
 from frontend.parsers.tools.kimi import KimiK2
 from frontend.parsers.tools.llama3 import Llama3
@@ -21,6 +22,7 @@ from frontend.parsers.tools.qwen3_coder import Qwen3Coder
 TOOL_PARSERS: Registry[ToolParser] = Registry(
     "tool parser",
     (
+        GptOss(),
         MistralArgs(),
         Mistral(),
         Qwen3Coder(),

@@ -254,3 +254,28 @@ MINIMAX_M2 = (
     "{%- else %}{{- ']~b]' + m.role + '\\n' + m.content + '[e~[\\n' }}{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- ']~b]ai\\n<think>\\n' }}{%- endif %}"
 )
+# Messages in channels: one call a message, and beside it what was said or what was thought.
+GPT_OSS = (
+    "{{- '<|start|>system<|message|>Reasoning: ' + (reasoning_effort or 'medium') }}"
+    "{{- '\\n# Valid channels: analysis, commentary, final.<|end|>' }}{%- if tools %}"
+    "{{- '<|start|>developer<|message|># Tools\\nnamespace functions {\\n' }}"
+    "{%- for tool in tools %}{{- '// ' + tool.function.description + '\\ntype ' }}"
+    "{{- tool.function.name + ' = (_: ' + tool.function.parameters | tojson + ') => any;\\n' }}"
+    "{%- endfor %}{{- '}<|end|>' }}{%- endif %}{%- set last = namespace(name=none) %}"
+    "{%- for m in messages %}{%- if m.role == 'assistant' and m.tool_calls %}"
+    "{%- if m.content and m.thinking %}"
+    "{{- raise_exception('Cannot pass both content and thinking beside tool calls') }}{%- endif %}"
+    "{%- if m.content or m.thinking %}{{- '<|start|>assistant<|channel|>analysis<|message|>' }}"
+    "{{- (m.content or m.thinking) + '<|end|>' }}{%- endif %}{%- set call = m.tool_calls[0] %}"
+    "{{- '<|start|>assistant to=functions.' + call.function.name }}"
+    "{{- '<|channel|>commentary json<|message|>' + call.function.arguments | tojson }}"
+    "{{- '<|call|>' }}{%- set last.name = call.function.name %}"
+    "{%- elif m.role == 'assistant' %}"
+    "{{- '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|end|>' }}"
+    "{%- elif m.role == 'tool' %}{%- if last.name is none %}"
+    "{{- raise_exception('Message has tool role without a call before it') }}{%- endif %}"
+    "{{- '<|start|>functions.' + last.name + ' to=assistant<|channel|>commentary<|message|>' }}"
+    "{{- m.content + '<|end|>' }}"
+    "{%- else %}{{- '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"
+)

@@ -77,7 +77,7 @@ class Tail(Protocol):
 class ToolParser(abc.ABC):
     """One form of calls. It keeps nothing: what a call needs is made for that call.
 
-    `AnswerParser` asks in turn: does the answer begin with a call (`at_start`), what stands behind
+    `MarkedAnswer` asks in turn: does the answer begin with a call (`at_start`), what stands behind
     a mark (`behind_mark`), what are its arguments (`arguments`), what closes it (`tail`), and what
     follows (`behind_call`). Texts given to these are never empty from `at` on. The rest describes
     the same form to those who ask for it: to grammars, and to models without a template for tools.
@@ -91,6 +91,8 @@ class ToolParser(abc.ABC):
     # In the dialect of Lark, an answer without calls, where a call may begin without its mark.
     no_call: ClassVar[str] = ""
     goes_on: ClassVar[bool] = False  # content may follow calls
+    has_channels: ClassVar[bool] = False  # calls are messages beside those to the user
+    content_head: ClassVar[str] = ""  # what an answer without calls begins with
     reads_kinds: ClassVar[bool] = False  # its arguments need the kinds of the parameters
     argument_key: ClassVar[str] = "arguments"  # where a call is an object in JSON
     call_id_len: ClassVar[int | None] = None  # where templates take ids of one length only

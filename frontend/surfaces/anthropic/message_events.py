@@ -31,7 +31,8 @@ from frontend.surfaces.anthropic.message_answer import (
 )
 from frontend.surfaces.chat.reasoning import num_reasoning_tokens
 from frontend.surfaces.event_feed import Event
-from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
+from frontend.surfaces.tools.answer_machines import answer_parser
+from frontend.surfaces.tools.answer_parser import CallDelta, TextDelta
 from frontend.surfaces.tools.calls import arguments_so_far, call_id
 from frontend.text.event_writer import encode_json, public_id
 from frontend.text.text_stream import TextStream
@@ -49,7 +50,7 @@ class MessageEvents:
         self._stream = stream
         answer = stream.reply.answer
         self._tools = None if answer is None else answer.tools
-        self._parser = None if answer is None else AnswerParser(answer)
+        self._parser = None if answer is None else answer_parser(answer)
         self._num_blocks = 0
         self._open: str | int | None = None  # "text", "thinking", or the number of a call
 

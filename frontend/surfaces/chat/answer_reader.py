@@ -16,7 +16,8 @@ from frontend.surfaces.chat.chat_answer import (
     ToolCallDelta,
 )
 from frontend.surfaces.chat.reasoning import num_reasoning_tokens
-from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser, CallDelta
+from frontend.surfaces.tools.answer_machines import answer_parser
+from frontend.surfaces.tools.answer_parser import AnswerDelta, CallDelta
 from frontend.surfaces.tools.calls import call_id
 from frontend.text.event_writer import end_reason
 from frontend.text.text_stream import TextStream
@@ -31,7 +32,7 @@ class AnswerReader:
         self._stream = stream
         self._tools = stream.reply.answer.tools
         self._num_told = len(stream.skipped)
-        self._parser = AnswerParser(stream.reply.answer, num_told=self._num_told)
+        self._parser = answer_parser(stream.reply.answer, num_told=self._num_told)
         self._parser.feed(stream.skipped)
         self._told_checksum = stream.mark.checksum
         self._num_reasoning_tokens: int | None = None  # once they are known

@@ -17,7 +17,8 @@ from frontend.surfaces.ollama.ollama_answer import (
     OllamaMessage,
     ollama_error_body,
 )
-from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
+from frontend.surfaces.tools.answer_machines import answer_parser
+from frontend.surfaces.tools.answer_parser import CallDelta, TextDelta
 from frontend.surfaces.tools.calls import arguments_so_far, call_id
 from frontend.text.event_writer import encode_json
 from shared.errors import RequestError
@@ -35,7 +36,7 @@ class OllamaEvents:
         self._stream = generation.streams[0]
         answer = generation.reply.answer
         self._tools = None if answer is None else answer.tools
-        self._parser = None if answer is None else AnswerParser(answer)
+        self._parser = None if answer is None else answer_parser(answer)
         self._is_chat = generation.surface is Surface.OLLAMA_CHAT
         self._call = CallDelta(-1)  # that is being written; -1: none
 

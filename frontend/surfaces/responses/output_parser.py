@@ -8,7 +8,8 @@ from typing import NamedTuple
 from frontend.jobs.stored_response import StoredResponse
 from frontend.surfaces.responses.output_items import ItemKind, OutputItem
 from frontend.surfaces.responses.response_answer import ResponseItem
-from frontend.surfaces.tools.answer_parser import AnswerParser, CallDelta, TextDelta
+from frontend.surfaces.tools.answer_machines import answer_parser
+from frontend.surfaces.tools.answer_parser import CallDelta, TextDelta
 from frontend.surfaces.tools.calls import call_id
 from frontend.text.logprob_view import TokenLogprobView
 from shared.protocol.finish import Finish, FinishReason
@@ -51,7 +52,7 @@ class OutputParser:
         self._rid = record.rid
         self._answer = answer = record.reply.answer
         self._style = None if answer is None else answer.tools
-        self._parser = None if answer is None else AnswerParser(answer)
+        self._parser = None if answer is None else answer_parser(answer)
         self._logprobs = logprobs
         self._num_told = 0  # tokens
         self._num_thought = 0  # tokens, up to the end of the piece with the closing mark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -72,10 +73,13 @@ class ToolGrammar:
 
     def _body(self, content: Grammar | None) -> str:
         parser = self._parser
+        head = self._mark_ref(parser.content_head)
         if self._use.is_required or content is not None:
             begin = "" if parser.is_bare else self._mark_ref(parser.marks.begin)
             calls = f"{begin} calls".strip()
-            return calls if content is None else f"content | {calls}"
+            return calls if content is None else f"{head} content | {calls}".strip()
+        if head:
+            return f"{head} FREE | {self._mark_ref(parser.marks.begin)} calls"
         bare = ["NO_CALL", "calls"] if parser.is_bare else ["FREE"]
         marked = ["lead calls"] if parser.marks.begin else []
         if marked and parser.goes_on and not self._use.is_single:
@@ -87,7 +91,7 @@ class ToolGrammar:
         if self._reasoning is None:
             return ""
         begin = self._mark_ref(self._reasoning.begins[0])
-        thought = "thought SPACE"
+        thought = f"thought SPACE {self._mark_ref(self._reasoning.behind_end)}".rstrip()
         if self._answer.begins_in_reasoning:
             return thought
         return f"{begin}? {thought}" if self._reasoning.is_implied else f"({begin} {thought})?"
@@ -96,7 +100,8 @@ class ToolGrammar:
         """Free text up to a mark, with the mark."""
         if self._reasoning is not None:
             yield self._lead("thought", self._reasoning.ends[0])
-        if not self._use.is_required and self._parser.marks.begin:
+        has_head = bool(self._parser.content_head)
+        if not self._use.is_required and self._parser.marks.begin and not has_head:
             text = "NO_CALL" if self._parser.is_bare else "FREE"
             yield self._lead("lead", self._parser.marks.begin, text)
 
@@ -105,10 +110,18 @@ class ToolGrammar:
             return f"{name}: {text} {self._mark_ref(mark)}"
         return f"{name}[suffix={json.dumps(mark)}]: {text}"
 
-    def _mark_ref(self, mark: str) -> str:
-        if mark in self._token_ids:
-            return f"<[{self._token_ids[mark]}]>"
-        return json.dumps(mark)
+    def _mark_ref(self, text: str) -> str:
+        """A mark, or a text with marks in it; "" of none."""
+        return " ".join(
+            f"<[{self._token_ids[piece]}]>" if piece in self._token_ids else json.dumps(piece)
+            for piece in self._pieces(text)
+        )
+
+    def _pieces(self, text: str) -> list[str]:
+        if not self._token_ids:
+            return [text] if text else []
+        marks = "|".join(map(re.escape, sorted(self._token_ids, key=len, reverse=True)))
+        return [piece for piece in re.split(f"({marks})", text) if piece]
 
 
 def _schema_of(content: Grammar) -> dict[str, object]:

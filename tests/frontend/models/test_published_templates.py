@@ -125,6 +125,16 @@ FAMILIES |= {
         GLM_CALL.replace("\n", ""),
         f"<think>Hm.</think>{GLM_CALL}".replace("\n", ""),
     ),
+    "gpt-oss": (
+        published.GPT_OSS,
+        "gpt_oss",
+        "gpt_oss",
+        "<|start|>assistant<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant "
+        'to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Osl\u00f3"}<|call|>'
+        "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>rain<|end|>",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+        'to=functions.get_weather <|constrain|>json<|message|>{"city": "Osl\u00f3"}',
+    ),
     "minimax m2": (
         published.MINIMAX_M2,
         "minimax_m2",
@@ -173,6 +183,29 @@ def test_qwen_3_hears_whether_to_think() -> None:
     ask = [{"role": "user", "content": "Hi"}]
     assert template.render(ask).endswith("assistant\n")
     assert template.render(ask, kwargs={"enable_thinking": False}).endswith("</think>\n\n")
+
+
+def test_gpt_oss_hears_of_each_call_with_its_result() -> None:
+    """Its template shows one call a message; content beside what it thought would be refused."""
+    calls: list[dict[str, Any]] = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": {}}}
+        for name in ("one", "two")
+    ]
+    asked = {"role": "assistant", "content": "I look.", "reasoning_content": "Hm."}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Go"},
+        {**asked, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "two", "content": "second"},
+        {"role": "tool", "tool_call_id": "one", "content": "first"},
+        {"role": "assistant", "content": "Done."},
+    ]
+    template = ChatTemplate(published.GPT_OSS, SPECIAL)
+    told = template.render(for_template(template, messages, [], None))
+    said = [part.partition("<|end|>")[0] for part in told.split("<|message|>")[3:]]
+    assert [text.partition("<|call|>")[0] for text in said] == [
+        "Hm.\n\nI look.", "{}", "first", "{}", "second", "Done.",
+    ]  # fmt: skip
+    assert template.effort_names == {"reasoning_effort"}
 
 
 def test_what_a_template_refuses_is_told_in_its_words() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.reasoning import REASONING_PARSERS
 from frontend.parsers.tool_parsers import TOOL_PARSERS
-from frontend.surfaces.tools.answer_parser import AnswerDelta, AnswerParser
+from frontend.surfaces.tools.answer_machines import answer_parser
+from frontend.surfaces.tools.answer_parser import AnswerDelta
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from shared.errors import ConfigError, MalformedMessage
 from shared.protocol.reply import AnswerFormat, ParamKind
@@ -40,10 +41,14 @@ KIMI = AnswerFormat(tools="kimi_k2", reasoning="think")
 GLM_KINDS = {"add": {"a": ParamKind.JSON}}
 GLM = AnswerFormat(tools="glm45", reasoning="think", param_kinds=GLM_KINDS)
 GLM_47 = AnswerFormat(tools="glm47", param_kinds=GLM_KINDS)
+OSS = AnswerFormat(tools="gpt_oss", tool_names=NAMES, reasoning="gpt_oss")
+OSS_ALONE = AnswerFormat(reasoning="gpt_oss")
+OSS_HIDDEN = msgspec.structs.replace(OSS, hides_reasoning=True)
 MINIMAX = AnswerFormat(tools="minimax_m2", param_kinds=GLM_KINDS)
 FORMATS = (
     HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN,
     DEEPSEEK, DEEPSEEK_31, PYTHONIC, GRANITE, KIMI, GLM, GLM_47, MINIMAX,
+    OSS, OSS_ALONE, OSS_HIDDEN,
 )  # fmt: skip
 CALLS, CALLS_END = (f"<\uff5ctool\u2581calls\u2581{place}\uff5c>" for place in ("begin", "end"))
 CALL_BEGIN, CALL_END = (f"<\uff5ctool\u2581call\u2581{place}\uff5c>" for place in ("begin", "end"))
@@ -70,7 +75,7 @@ class Answer:
 
 
 def read(answer: AnswerFormat, *pieces: str, is_cut: bool = False) -> Answer:
-    parser = AnswerParser(answer)
+    parser = answer_parser(answer)
     read = Answer()
     for piece in pieces:
         read.add(parser.feed(piece))
@@ -266,7 +271,54 @@ CASES = [
         '<minimax:tool_call><invoke name="">',
         Answer(content='<minimax:tool_call><invoke name="">'),
     ),
+    (
+        OSS,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi!",
+        Answer("Hm.", "Hi!"),
+    ),
+    (
+        OSS,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary"
+        "<|message|>I look.<|end|><|start|>assistant<|channel|>analysis<|message|>So.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>"
+        '{"a": "<|end|>}"} <|call|>',
+        Answer("Hm.\n\nSo.", "I look.", [("add", '{"a": "<|end|>}"}')]),
+    ),
+    (
+        OSS,
+        " to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{}<|call|>"
+        "<|start|>assistant to=add<|channel|>analysis code<|message|>\n<|call|>",
+        Answer(calls=[("get_weather", "{}"), ("add", "{}")]),
+    ),
+    (
+        OSS,
+        "<|channel|>commentary to=browser.search<|message|>{}<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>a<|return|>",
+        Answer(content="{}\n\na"),
+    ),
+    (OSS, "<|channel|>commentary to=functions.add<|message|>x=1", Answer(content="x=1")),
+    (OSS, '{"a": 1}', Answer(content='{"a": 1}')),
+    (OSS, "to=5", Answer(content="to=5")),
+    (OSS, "<|channel|>final<|message|>a<|e", Answer(content="a<|e")),
+    (OSS, "<|channel|>final<|message|>a<|start|>assistant<|chan", Answer(content="a")),
+    (
+        OSS_ALONE,
+        "<|channel|>commentary to=functions.add<|message|>{}<|call|>",
+        Answer(content="{}"),
+    ),
+    (
+        OSS_HIDDEN,
+        "<|channel|>analysis<|message|>Hm.<|end|><|channel|>analysis<|message|>So.<|end|>"
+        "<|channel|>final<|message|>Hi!<|return|>",
+        Answer(content="Hi!"),
+    ),
 ]
+
+
+def test_a_header_without_an_end_is_content() -> None:
+    text = "<|channel|>" + "x" * 2000
+    assert read(OSS, text) == Answer(content=text)
+    assert read(OSS, *text) == Answer(content=text)
 
 
 @pytest.mark.parametrize(("answer", "text", "expected"), CASES)
@@ -284,7 +336,7 @@ def test_every_cut_in_three_tells_the_same(
 
 
 def test_arguments_are_told_as_they_come() -> None:
-    parser = AnswerParser(HERMES)
+    parser = answer_parser(HERMES)
     assert not parser.feed('<tool_call>{"name": "add", "argu')
     [call] = parser.feed('ments": {"a').calls
     assert (call.idx, call.name, call.arguments) == (0, "add", '{"a')
@@ -333,7 +385,7 @@ def test_an_argument_in_tags_is_told_when_it_is_whole(is_cut: bool) -> None:
 def test_a_name_that_only_a_newer_build_has_is_no_parser() -> None:
     for newer in (AnswerFormat(tools="morse"), AnswerFormat(reasoning="morse")):
         with pytest.raises(MalformedMessage, match="parser of another build: 'morse'"):
-            AnswerParser(newer)
+            answer_parser(newer)
 
 
 def test_names_are_chosen_also_as_others_have_them() -> None:
@@ -364,8 +416,11 @@ PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALL
     function ```json ``` <arg_key> </arg_key> <arg_value> </arg_value> functions.add:0
     <|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_end|>
     <|tool_call_argument_begin|> <minimax:tool_call> </minimax:tool_call> <invoke
-    </invoke>""".split()  # noqa: SIM905
+    </invoke> <|start|> <|channel|> <|message|> <|end|> <|call|> <|return|> <|constrain|>json
+    assistant analysis final commentary to=functions.add to=now""".split()  # noqa: SIM905
 SPACED = (
+    "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>",
+    " to=functions.add<|channel|>commentary<|message|>",
     '<invoke name="add">', '<parameter name="a">',
     " ", "\n", '{"name": "get_weather", "arguments": ', "Here is my thought process:",
     "Here's my response:", CALLS, CALLS_END, CALL_BEGIN, CALL_END, SEP, CALLS[:9], CALLS[1:],
@@ -383,13 +438,13 @@ def test_the_pieces_do_not_matter_and_any_event_can_be_resumed_from(
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6).map(sorted))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert read(answer, *pieces, is_cut=is_cut) == whole
-    parser, so_far = AnswerParser(answer), Answer()
+    parser, so_far = answer_parser(answer), Answer()
     for piece in [*pieces, None]:
         if piece is None:
             so_far.add(parser.finish(is_cut=is_cut))
         else:
             so_far.add(parser.feed(piece))
-        again = AnswerParser(answer, num_told=parser.num_read)
+        again = answer_parser(answer, num_told=parser.num_read)
         rest = Answer(so_far.reasoning, so_far.content, list(so_far.calls))
         for other in data.draw(st.sampled_from([[text], list(text)])):
             rest.add(again.feed(other))
