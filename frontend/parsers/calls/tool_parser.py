@@ -14,6 +14,7 @@ from frontend.parsers.calls.marks import Marks
 from shared.protocol.reply import ParamKind
 
 Message = dict[str, Any]
+Declaration = dict[str, Any]  # {"type": "function", "function": {"name": ...}}
 MarkRef = Callable[[str], str]  # a mark -> how a grammar names it, as a token where it is one
 
 
@@ -120,6 +121,10 @@ class ToolParser(abc.ABC):
     def messages(self, messages: list[Message], template: str) -> list[Message]:
         """The messages as its templates take them. `template`: the source of the one at hand."""
         return messages
+
+    def declared(self, tools: list[Declaration]) -> list[Declaration]:
+        """What a client declares, as its templates take it."""
+        return tools
 
     def at_start(self, text: str, at: int, names: Collection[str]) -> Head:
         """What an answer begins with. `names`: of the functions that may be called."""

@@ -9,7 +9,13 @@ from frontend.parsers import channels
 from frontend.parsers.calls.call_head import Head, NoCall
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
-from frontend.parsers.calls.tool_parser import CallableTool, MarkRef, Message, ToolParser
+from frontend.parsers.calls.tool_parser import (
+    CallableTool,
+    Declaration,
+    MarkRef,
+    Message,
+    ToolParser,
+)
 
 
 class GptOss(ToolParser):
@@ -33,6 +39,14 @@ class GptOss(ToolParser):
     def messages(self, messages: list[Message], template: str) -> list[Message]:
         """Each call before its result, one a message; what the model thought is `thinking`."""
         return list(_one_call_each(messages))
+
+    def declared(self, tools: list[Declaration]) -> list[Declaration]:
+        """Its templates want words for each: none are an empty line."""
+        return [
+            {**tool, "function": {**function, "description": function.get("description") or ""}}
+            for tool in tools
+            for function in (tool["function"],)
+        ]
 
     def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
         return NoCall()

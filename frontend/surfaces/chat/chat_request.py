@@ -291,7 +291,9 @@ class ChatRequests:
         declared = [] if use is None else use.declared
         messages = for_template(model.chat_template(), messages, declared, tools)
         if declared:
-            template_kwargs = {**template_kwargs, "tools": declared}
+            form = model.chat_template().tool_parser
+            told = declared if form is None else form.declared(declared)
+            template_kwargs = {**template_kwargs, "tools": told}
         if body.documents:
             if not model.chat_template().knows_documents:
                 raise InvalidRequest(

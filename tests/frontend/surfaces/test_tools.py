@@ -28,6 +28,7 @@ from shared.protocol.role_cards import LevelRecord
 from shared.protocol.sampling import GrammarKind
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.token_ids import unpack_token_ids
+from tests.frontend import published_templates as published
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
 from tests.frontend.models.test_published_templates import parsers_of
@@ -384,6 +385,14 @@ async def test_a_template_without_tools_is_told_of_them_in_words() -> None:
     answer = unseal(request.reply).answer
     assert answer is not None
     assert answer.tools == "json"
+
+
+async def test_gpt_oss_takes_functions_without_a_description() -> None:
+    request = await request_of(published.GPT_OSS, tool_choice="auto")
+    assert "// \ntype now = " in prompt_of(request)
+    answer = unseal(request.reply).answer
+    assert answer is not None
+    assert (answer.tools, answer.reasoning) == ("gpt_oss", "gpt_oss")
 
 
 def test_marks_that_are_tokens_are_found() -> None:
