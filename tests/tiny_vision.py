@@ -76,6 +76,17 @@ READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision_config": _QWEN3_TOWER},
     ),
 }
+READERS["qwen3_5_moe"] = (
+    "qwen3_5_moe",
+    READERS["qwen3_5"][1]
+    | {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 20,
+    },
+    READERS["qwen3_5"][2],
+)
 
 
 def save_tiny_reader(path: Path, name: str, **overrides: Any) -> Path:

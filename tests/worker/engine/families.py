@@ -194,6 +194,12 @@ QWEN_3_5 = {
         "mrope_section": [2, 1, 1],
     },
 }
+QWEN_EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 20,
+}
 # Computed by models/decoder.py, in torch alone, with a state beside keys and values.
 RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": (
@@ -264,6 +270,62 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_conv_kernel_dim": 2,
             "attention_bias": True,
             "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3_5 moe": (
+        "qwen3_5_moe_text",
+        QWEN_3_5
+        | QWEN_EXPERTS
+        | {
+            "layer_types": ["full_attention", "linear_attention"],
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+        },
+    ),
+    "qwen3_next": (
+        "qwen3_next",
+        QWEN_3_5
+        | QWEN_EXPERTS
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3_next shares": (
+        "qwen3_next",
+        QWEN_3_5
+        | QWEN_EXPERTS
+        | {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_value_heads": 6,
+            "linear_conv_kernel_dim": 3,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": False,
+        },
+    ),
+    "lfm2 moe": (
+        "lfm2_moe",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "num_dense_layers": 1,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
+    "granite hybrid moe": (
+        "granitemoehybrid",
+        MAMBA
+        | {
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 24,
+            "shared_intermediate_size": 36,
+            "residual_multiplier": 0.22,
         },
     ),
     "granite hybrid biases": (

@@ -52,7 +52,7 @@ def save_tiny_model(
             if is_rounded:
                 parameter.copy_(parameter.bfloat16())
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):  # zeros, too
+            if name.endswith(("e_score_correction_bias", "expert_bias")):  # zeros, too
                 buffer += 0.3 * torch.randn(buffer.shape)
     model.save_pretrained(path, max_shard_size=max_shard_size)
     return path

@@ -40,6 +40,9 @@ class ReaderToDevice:
     def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
         return self._reader.read_as(dtype, name, *shape).to(self._device)
 
+    def has(self, name: str) -> bool:
+        return self._reader.has(name)
+
 
 def load_gpu_model(
     config: EngineConfig,

@@ -84,8 +84,7 @@ class DecoderConfig(ModelConfig):
     def num_projection_values(self) -> int:
         """Of all layers' matrices: without embeddings, head, norms and biases."""
         attention_size = self._attention_size
-        up_size = sum(self.mlp.up_sizes(self.intermediate_size))
-        mlp_size = (up_size + self.intermediate_size) * self.hidden_size
+        mlp_size = self.mlp.num_projections * self.intermediate_size * self.hidden_size
         experts_size = sum(each.num_projection_values for each in self.experts if each)
         num_dense = self.num_layers - sum(each is not None for each in self.experts)
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
@@ -149,11 +148,13 @@ def decoder_config(
     norm: NormConfig | None = None,
     rope: RopeConfig | None = None,
     mlp: MlpConfig | None = None,
+    intermediate_size: int | None = None,
     scales: Scales = Scales(),
 ) -> DecoderConfig:
     """What all families say in the same words; what else is a family's own, it replaces.
 
-    Without `norm` and `mlp` they are Llama's. Raises ConfigError.
+    Without `norm` and `mlp` they are Llama's; without `intermediate_size` the file has it. Raises
+    ConfigError.
     """
     if mlp is None:
         config.refuse("hidden_act", "silu")
@@ -172,7 +173,7 @@ def decoder_config(
             architecture=architecture,
             vocab_size=config.integer("vocab_size"),
             hidden_size=hidden_size,
-            intermediate_size=config.integer("intermediate_size"),
+            intermediate_size=intermediate_size or config.integer("intermediate_size"),
             num_layers=len(windows),
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,

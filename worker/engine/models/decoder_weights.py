@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.norms import NormWeights
+from worker.engine.models.renaming_reader import RenamingReader
 from worker.engine.models.rotary import head_order
 
 
@@ -219,25 +219,6 @@ class DecoderWeights:
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:
         return self._checkpoint.read(name, *shape)
-
-
-class RenamingReader:
-    """A `WeightReader` of names that are stored in other words."""
-
-    def __init__(self, reader: WeightReader, stored_names: Sequence[tuple[str, str]]) -> None:
-        self._reader = reader
-        self._stored_names = stored_names
-
-    def read(self, name: str, *shape: int) -> torch.Tensor:
-        return self._reader.read(self._stored(name), *shape)
-
-    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
-        return self._reader.read_as(dtype, self._stored(name), *shape)
-
-    def _stored(self, name: str) -> str:
-        for ours, theirs in self._stored_names:
-            name = name.replace(ours, theirs)
-        return name
 
 
 def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, int]:

@@ -6,7 +6,7 @@ import torch
 
 from worker.engine.models.decoder_weights import MlpWeights
 from worker.engine.models.layer_config import MlpConfig
-from worker.engine.models.layer_ops import LayerOps, activate
+from worker.engine.models.layer_ops import LayerOps, mlp_activation
 from worker.engine.models.lora_linear import LoraLinear
 from worker.engine.models.model import ModelInput
 from worker.engine.models.model_lora import DOWN, GATE_UP
@@ -30,7 +30,4 @@ class DenseMlp:
     def _activated(self, gate_up: torch.Tensor) -> torch.Tensor:
         if self._config.is_plain:
             return self._ops.silu_mul(gate_up)
-        if not self._config.is_gated:
-            return activate(gate_up, self._config.activation)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return activate(gate, self._config.activation) * up
+        return mlp_activation(self._config, gate_up)

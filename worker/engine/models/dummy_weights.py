@@ -42,6 +42,10 @@ class DummyWeights:
         self._on_progress(min(1.0, self._num_made / self._num_parameters))
         return tensor
 
+    def has(self, name: str) -> bool:
+        """Whatever it is. Of experts that may lie in one tensor, each has its own."""
+        return ".experts." not in name
+
     def read_codes(self, name: str, *shape: int) -> None:
         """There are none: a configuration tells what is multiplied, not in what it is stored."""
 

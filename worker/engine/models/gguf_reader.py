@@ -64,6 +64,9 @@ class GgufReader:
         self._check_read(name, tensor.shape, shape)
         return tensor
 
+    def has(self, name: str) -> bool:
+        return name in self._sources
+
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
         """None for types that have no codes, and for what is no matrix by itself in the file.
 

@@ -82,6 +82,11 @@ class MlpConfig:
         """Llama's."""
         return self.activation == "silu" and self.is_gated and self.down == "down_proj"
 
+    @property
+    def num_projections(self) -> int:
+        """Matrices of one size."""
+        return 3 if self.is_gated else 2
+
     def up_sizes(self, intermediate_size: int) -> tuple[int, ...]:
         """Values of its inner projections, by piece."""
         return (intermediate_size, intermediate_size) if self.is_gated else (intermediate_size,)

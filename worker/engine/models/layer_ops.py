@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.linear import Linear, Linears
-from worker.engine.models.layer_config import Activation
+from worker.engine.models.layer_config import Activation, MlpConfig
 from worker.engine.models.layer_ropes import Angles, LayerRopes
 from worker.engine.models.norms import HeadNorm, rms_norm
 from worker.engine.models.rotary import rotate
@@ -141,6 +141,14 @@ def norm_rotate(
     if norm is not None:
         heads = functional.rms_norm(heads, heads.shape[-1:], None, eps) * norm
     return rotate(heads, *angles)
+
+
+def mlp_activation(config: MlpConfig, inner: torch.Tensor) -> torch.Tensor:
+    """[num_tokens, up_size] -> [num_tokens, intermediate_size]."""
+    if not config.is_gated:
+        return activate(inner, config.activation)
+    gate, up = inner.chunk(2, dim=-1)
+    return activate(gate, config.activation) * up
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,10 @@ class WeightReader(Protocol):
         """Like `read`, in this dtype."""
         ...
 
+    def has(self, name: str) -> bool:
+        """Where a checkpoint may store something in one of several ways."""
+        ...
+
 
 class CodeReader(WeightReader, Protocol):
     """Gives quantised weights as they are stored, too."""
@@ -63,6 +67,9 @@ class CheckpointReader:
         self._note_read(stored_name)
         return tensor.to(dtype)
 
+    def has(self, name: str) -> bool:
+        return self._stored_name(name) is not None
+
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
         """None: they are stored as numbers. Raises ConfigError as `read` does."""
         stored_name = self._find(name, shape)
@@ -81,17 +88,19 @@ class CheckpointReader:
 
     def _find(self, name: str, shape: tuple[int, ...]) -> str:
         """What the checkpoint calls it."""
-        stored_name = name
-        found = self._checkpoint.shape(name)
-        if found is None:  # saved without a head: its names have no prefix
-            stored_name = name.removeprefix("model.")
-            found = self._checkpoint.shape(stored_name)
-        if found is None:
+        stored_name = self._stored_name(name)
+        if stored_name is None:
             place = self._checkpoint.files.place
             raise ConfigError(f"the checkpoint in {place} has no tensor {name!r}")
+        found = self._checkpoint.shape(stored_name)
         if found != shape:
             raise ConfigError(f"{name!r} has shape {found}, config.json says {shape}")
         return stored_name
+
+    def _stored_name(self, name: str) -> str | None:
+        """Saved without a head, names have no prefix."""
+        names = (name, name.removeprefix("model."))
+        return next((each for each in names if self._checkpoint.shape(each) is not None), None)
 
     def _note_read(self, stored_name: str) -> None:
         self._unread -= {*self._checkpoint.stored_names(stored_name)}
@@ -118,6 +127,9 @@ class QuantizingReader:
         """Like `read`, in this dtype."""
         codes = self.read_codes(name, *shape)
         return self._reader.read_as(dtype, name, *shape) if codes is None else codes.dense(dtype)
+
+    def has(self, name: str) -> bool:
+        return self._reader.has(name)
 
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
         if not is_quantized_when_made(name):

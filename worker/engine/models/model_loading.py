@@ -23,6 +23,7 @@ from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.loader import CheckpointReader, CodeReader, OnProgress, QuantizingReader
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
+from worker.engine.models.renaming_reader import RenamingCodeReader
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
 from worker.engine_link.engine_config import LoadFormat
@@ -55,7 +56,8 @@ def load_model(
         ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
         ops = TorchLayerOps(ropes, config.num_kv_heads, linears)
-        coded = None if experts is None else CodedExperts(experts, weights)
+        renamed = RenamingCodeReader(weights, config.stored_names)
+        coded = None if experts is None else CodedExperts(experts, renamed)
         model = DecoderModel(config, weights, ops, coded)
     log.info("matrix_products", by=linears.name, because=linears.account())
     return model

@@ -44,10 +44,9 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     RECURRENT: (
         *("BailingHybridForCausalLM", "FalconH1ForCausalLM"),
         *("FalconMambaForCausalLM", "Inkling2ForCausalLM"),
-        *("InklingForCausalLM", "JambaForCausalLM", "KimiLinearForCausalLM", "Lfm2MoeForCausalLM"),
+        *("InklingForCausalLM", "JambaForCausalLM", "KimiLinearForCausalLM"),
         *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),
-        *("NemotronHForCausalLM", "OlmoHybridForCausalLM", "Qwen3NextForCausalLM"),
-        *("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "Qwen4ExpForCausalLM"),
+        *("NemotronHForCausalLM", "OlmoHybridForCausalLM", "Qwen4ExpForCausalLM"),
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
         *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),

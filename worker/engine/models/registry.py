@@ -37,14 +37,18 @@ from worker.engine.models.families.granite_hybrid import granite_hybrid_config
 from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.hunyuan import hunyuan_config
 from worker.engine.models.families.latent import minicpm3_config, youtu_config
-from worker.engine.models.families.lfm2 import lfm2_config
+from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
 from worker.engine.models.families.nemotron import nemotron_config
 from worker.engine.models.families.olmo import olmo2_config, olmo3_config
 from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
-from worker.engine.models.families.qwen3_5 import qwen3_5_config
+from worker.engine.models.families.qwen3_5 import (
+    qwen3_5_config,
+    qwen3_5_moe_config,
+    qwen3_next_config,
+)
 from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.families.smollm3 import smollm3_config
 from worker.engine.models.families.stablelm import stablelm_config
@@ -100,7 +104,10 @@ _RECURRENT: dict[str, ReadConfig] = {
     "BambaForCausalLM": bamba_config,
     "GraniteMoeHybridForCausalLM": granite_hybrid_config,
     "Lfm2ForCausalLM": lfm2_config,
+    "Lfm2MoeForCausalLM": lfm2_moe_config,
+    "Qwen3NextForCausalLM": qwen3_next_config,
     "Qwen3_5ForCausalLM": qwen3_5_config,
+    "Qwen3_5MoeForCausalLM": qwen3_5_moe_config,
 }
 # And these, which keep a latent of each token: on CPUs alone, and nothing else computes them.
 _LATENT: dict[str, ReadConfig] = {

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tests.worker.engine.formats.stored_kinds import KINDS, Stored
 
 PROJECTION = re.compile(
-    r"(model\.layers\.\d+\.(?:self_attn|mlp)(?:\.experts\.\d+|\.shared_experts)?"
-    r"\.\w+_proj(?:_with_mqa)?)\.weight"
+    r"(model\.layers\.\d+\.(?:self_attn|mlp|feed_forward)(?:\.experts\.\d+|\.shared_experts)?"
+    r"\.(?:\w+_proj(?:_with_mqa)?|w[123]))\.weight"
 )
 
 

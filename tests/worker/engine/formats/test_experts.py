@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,39 @@ def save_deepseek(folder: Path, kind: str) -> tuple[Path, Path]:
     return quantized, save_dense(source, folder / "dense", kind)
 
 
+def save_lfm2(folder: Path, kind: str) -> tuple[Path, Path]:
+    """The same of a model that has names of its own for experts."""
+    sizes: dict[str, Any] = {
+        "layer_types": ["full_attention", "conv"],
+        "num_dense_layers": 1,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+    }
+    source = save_tiny_model(folder / "source", "lfm2_moe", **SHAPES, **sizes)
+    quantized = save_quantized(source, folder / "quantized", kind)
+    return quantized, save_dense(source, folder / "dense", kind)
+
+
 @pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks"])
 def test_latents_and_experts_as_deepseek_and_kimi_store_them(kind: str, tmp_path: Path) -> None:
     assert_same_tokens(*save_deepseek(tmp_path, kind))
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks"])
+@pytest.mark.parametrize(
+    ("save", "kind"),
+    [
+        (save_deepseek, "packed int4"),
+        (save_deepseek, "fp8 in blocks"),
+        (save_lfm2, "packed int4"),
+        (save_lfm2, "fp8 in blocks"),
+    ],
+)
 def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
-    kind: str, tmp_path: Path
+    save: Callable[[Path, str], tuple[Path, Path]], kind: str, tmp_path: Path
 ) -> None:
-    quantized, dense = save_deepseek(tmp_path, kind)
+    quantized, dense = save(tmp_path, kind)
     ours, theirs = (Rig(path, dtype="bfloat16") for path in (quantized, dense))
     is_coded = [
         [isinstance(layer._mlp._experts, NativeLayer) for layer in layers_with_experts(rig)]

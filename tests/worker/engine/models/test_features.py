@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.models import norms
 from worker.engine.models.decoder_config import DecoderConfig, with_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.families import deepseek
+from worker.engine.models.families import deepseek, granite_hybrid, lfm2, qwen3_5
 from worker.engine.models.latent import latent_mixer
 from worker.engine.models.model_config import ConfigFile
 
@@ -116,6 +117,15 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"rms_norm_eps": 0.1},
     ],
     "lfm2 biases": [{"norm_eps": 0.1}],
+    "lfm2 moe": [
+        {"num_experts_per_tok": 2},
+        {"routed_scaling_factor": 1.0},
+        {"norm_topk_prob": False},
+    ],
+    "granite hybrid moe": [{"num_experts_per_tok": 1}, {"residual_multiplier": 1.0}],
+    "qwen3_5 moe": [{"num_experts_per_tok": 2}],
+    "qwen3_next": [{"norm_topk_prob": False}],
+    "qwen3_next shares": [{"norm_topk_prob": True}],
     "nemotron": [
         {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},
         {"hidden_act": "silu"},
@@ -175,20 +185,31 @@ def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
 
 
 @pytest.mark.parametrize(
-    ("family", "part"),
+    ("family", "module", "part"),
     [
-        ("deepseek_v2", {"shared_size": 0}),
-        ("deepseek_v3", {"shared_size": 0}),
-        ("deepseek_v3", {"has_correction": False}),
-        ("deepseek_v3", {"num_group_scores": 1}),
-        ("glm4_moe_lite", {"has_correction": False}),
+        ("deepseek_v2", deepseek, {"shared_size": 0}),
+        ("deepseek_v3", deepseek, {"shared_size": 0}),
+        ("deepseek_v3", deepseek, {"has_correction": False}),
+        ("deepseek_v3", deepseek, {"num_group_scores": 1}),
+        ("glm4_moe_lite", deepseek, {"has_correction": False}),
+        ("granite hybrid moe", granite_hybrid, {"is_normed": False}),
+        ("granite hybrid moe", granite_hybrid, {"shared_size": 0}),
+        ("lfm2 moe", lfm2, {"has_correction": False}),
+        ("qwen3_5 moe", qwen3_5, {"has_shared_gate": False}),
+        ("qwen3_5 moe", qwen3_5, {"is_normed": False}),
+        ("qwen3_next", qwen3_5, {"has_shared_gate": False}),
+        ("qwen3_next", qwen3_5, {"has_shared_gate": False, "shared_size": 0}),
     ],
     ids=str,
 )
 def test_a_part_of_experts_that_is_left_out_moves_the_logits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, part: dict[str, Any]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    module: ModuleType,
+    part: dict[str, Any],
 ) -> None:
-    model_type, overrides = LATENT[family]
+    model_type, overrides = FAMILIES[family]
     path = save_tiny_model(tmp_path, model_type, **overrides)
     with_it = logits(path)
 
@@ -198,7 +219,7 @@ def test_a_part_of_experts_that_is_left_out_moves_the_logits(
         made = with_experts(config, model, replace(experts, **part), layers)
         return replace(made, unread_prefixes=("model.layers.",))
 
-    monkeypatch.setattr(deepseek, "with_experts", without_part)
+    monkeypatch.setattr(module, "with_experts", without_part)
     assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
 
 

@@ -72,8 +72,18 @@ def test_the_documents_list_what_the_tests_prove() -> None:
         (
             "granitemoehybrid",
             "GraniteMoeHybridForCausalLM",
-            {"num_local_experts": 4},
-            "num_local_experts=4 is not supported: of Granite 4's hybrids the dense ones",
+            {
+                "num_local_experts": 4,
+                "num_experts_per_tok": 5,
+                "layer_types": ["full_attention"] * 32,
+            },
+            "5 experts cannot be chosen of 4",
+        ),
+        (
+            "qwen3_next",
+            "Qwen3NextForCausalLM",
+            {"mlp_only_layers": [48]},
+            r"'mlp_only_layers' must name some of 48 layers, not \[48\]",
         ),
         ("mistral4", "Mistral4ForCausalLM", {}, "made of a latent in a way of its own"),
         ("deepseek_v32", "DeepseekV32ForCausalLM", {}, "an indexer selects the positions"),

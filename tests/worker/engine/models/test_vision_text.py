@@ -112,6 +112,28 @@ def test_layers_that_guess_are_not_read(tmp_path: Path) -> None:
     assert Rig(path).run(add) == here
 
 
+def test_experts_that_lie_in_one_tensor_may_lie_in_several(tmp_path: Path) -> None:
+    """As Qwen 3.5's checkpoints of 16 bits, and those of 8, have them."""
+    from safetensors.torch import load_file, save_file
+
+    path = save_tiny_reader(tmp_path, "qwen3_5_moe")
+    add = make_add(1, random_prompt(20, seed=3), max_tokens=5, ignore_eos=True)
+    here = Rig(path).run(add)
+    weights = {}
+    for name, tensor in load_file(path / "model.safetensors").items():
+        experts, _, part = name.rpartition(".")
+        if not experts.endswith(".mlp.experts"):
+            weights[name] = tensor
+            continue
+        for idx, matrix in enumerate(tensor):
+            parts = dict(zip(("gate_proj", "up_proj"), matrix.chunk(2), strict=True))
+            for each, rows in (parts if part == "gate_up_proj" else {part: matrix}).items():
+                weights[f"{experts}.{idx}.{each}.weight"] = rows.contiguous()
+    assert "model.language_model.layers.1.mlp.experts.3.up_proj.weight" in weights
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    assert Rig(path).run(add) == here
+
+
 def test_a_text_model_of_another_kind_is_named(tmp_path: Path) -> None:
     path = save_tiny_reader(tmp_path, "mistral3")
     values = json.loads((path / "config.json").read_text())

@@ -83,6 +83,9 @@ class RankReader:
     def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
         return self._read(partial(self._reader.read_as, dtype), name, shape)
 
+    def has(self, name: str) -> bool:
+        return self._reader.has(name)
+
     def _read(
         self, read: Callable[..., torch.Tensor], name: str, shape: tuple[int, ...]
     ) -> torch.Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from worker.engine.layers.linear import Linears
+from worker.engine.layers.linear import Linear, Linears
+from worker.engine.models.decoder_weights import stored_sizes
 from worker.engine.models.expert_weights import ExpertLayer
 from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.experts.expert_router import ExpertRouter
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.layer_config import GATE_UP_PARTS
-from worker.engine.models.layer_ops import silu_mul
+from worker.engine.models.experts.stored_layers import read_experts
+from worker.engine.models.layer_config import MlpConfig
+from worker.engine.models.layer_ops import mlp_activation, sigmoid
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 
@@ -34,19 +36,30 @@ class ExpertMlp:
         weight = reader.read(f"{prefix}gate.weight", config.num_experts, hidden_size)
         self._router = ExpertRouter(config, weight, correction, linears)
         self._experts: ExpertLayer
-        if coded is None:
+        if coded is None or not config.num_coded_values:
             self._experts = DenseExperts(config, reader, prefix, linears)
         else:
             self._experts = coded.make(config, prefix)
-        self._shared: GatedMlp | None = None
+        self._shared: PlainMlp | None = None
+        self._shared_gate: Linear | None = None
+        name = f"{prefix}{config.shared_name}"
         if config.shared_size:
-            name = f"{prefix}{config.shared_name}."
-            self._shared = GatedMlp(hidden_size, config.shared_size, reader, name, linears)
+            self._shared = read_mlp(
+                config.shared_mlp, hidden_size, config.shared_size, reader, f"{name}.", linears
+            )
+        if config.has_shared_gate:
+            gate = reader.read(f"{name}_gate.weight", 1, hidden_size)
+            self._shared_gate = linears.make(gate.float(), None)
 
     def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same."""
         output = self._experts(x, *self._router(x))
-        return output if self._shared is None else output + self._shared(x)
+        if self._shared is None:
+            return output
+        shared = self._shared(x)
+        if self._shared_gate is not None:
+            shared = shared * sigmoid(self._shared_gate(x.float())).to(x.dtype)
+        return output + shared
 
 
 class DenseExperts:
@@ -59,10 +72,9 @@ class DenseExperts:
     def __init__(
         self, config: ExpertsConfig, reader: WeightReader, prefix: str, linears: Linears
     ) -> None:
-        sizes = config.hidden_size, config.intermediate_size
+        experts = read_experts(config, reader, prefix, reader.read, torch.Tensor.__getitem__)
         self._experts = [
-            GatedMlp(*sizes, reader, f"{prefix}experts.{idx}.", linears)
-            for idx in range(config.num_experts)
+            PlainMlp(config.mlp, torch.cat(ups), down, linears) for ups, down in experts
         ]
 
     def __call__(
@@ -76,23 +88,35 @@ class DenseExperts:
         return total.to(inputs.dtype)
 
 
-class GatedMlp:
-    """One expert: down(silu(gate(x)) * up(x))."""
+class PlainMlp:
+    """One expert."""
 
     def __init__(
         self,
-        hidden_size: int,
-        intermediate_size: int,
-        reader: WeightReader,
-        prefix: str,
+        config: MlpConfig,
+        up: torch.Tensor,  # [up_size, hidden_size]: gates, then their values, where it is gated
+        down: torch.Tensor,  # [hidden_size, intermediate_size]
         linears: Linears,
     ) -> None:
-        up_shape = intermediate_size, hidden_size
-        parts = [reader.read(f"{prefix}{name}.weight", *up_shape) for name in GATE_UP_PARTS]
-        down = reader.read(f"{prefix}down_proj.weight", hidden_size, intermediate_size)
-        self._gate_up = linears.make(torch.cat(parts), None)
+        self._config = config
+        self._up = linears.make(up, None)
         self._down = linears.make(down, None)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same."""
-        return self._down(silu_mul(self._gate_up(x)))
+        return self._down(mlp_activation(self._config, self._up(x)))
+
+
+def read_mlp(
+    config: MlpConfig,
+    hidden_size: int,
+    intermediate_size: int,
+    reader: WeightReader,
+    prefix: str,  # of the names of its tensors
+    linears: Linears,
+) -> PlainMlp:
+    """Raises ConfigError."""
+    parts = stored_sizes(config.up, config.up_sizes(intermediate_size)).items()
+    ups = [reader.read(f"{prefix}{name}.weight", size, hidden_size) for name, size in parts]
+    down = reader.read(f"{prefix}{config.down}.weight", hidden_size, intermediate_size)
+    return PlainMlp(config, torch.cat(ups), down, linears)

@@ -11,8 +11,6 @@ from worker.engine.layers.linear import Linears
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_ops import sigmoid
 
-_MIN_SUM = 1e-20  # of shares that are divided by it, as DeepSeek's own code has it
-
 
 class ExpertRouter:
     """In float32, each token by itself: of experts that score alike, the first is chosen."""
@@ -41,7 +39,7 @@ class ExpertRouter:
         expert_ids = _best(preferred, config.num_chosen).sort(dim=-1).values
         shares = scores.gather(1, expert_ids)
         if config.is_normed:
-            shares = shares / (_sum_in_order(shares) + _MIN_SUM)
+            shares = shares / (_sum_in_order(shares) + config.norm_eps)
         return expert_ids, shares * config.scale
 
     def _within_groups(self, scores: torch.Tensor) -> torch.Tensor:

@@ -5,24 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from worker.engine.models.layer_config import LLAMA_MLP, MlpConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsConfig:
-    """MLPs of one size, gated by SiLU, of which a router chooses some for each token."""
+    """MLPs of one size, of which a router chooses some for each token."""
 
     num_experts: int
     num_chosen: int  # for a token
     hidden_size: int
     intermediate_size: int  # of one expert
+    mlp: MlpConfig = LLAMA_MLP  # of one expert
     scoring: Literal["softmax", "sigmoid"]  # of the router's logits
     has_correction: bool = False  # a bias that counts where experts are chosen, not in their shares
     num_groups: int = 1  # experts stand in groups of one size; the chosen are from some groups
     num_chosen_groups: int = 1
     num_group_scores: int = 1  # the best so many experts of a group, added, are its score
     is_normed: bool = False  # the shares of a token are divided by their sum
+    norm_eps: float = 1e-20  # added to that sum
     scale: float = 1.0  # of all shares
     shared_size: int = 0  # intermediate size of an MLP that every token goes through; 0: none
     shared_name: str = "shared_experts"  # its module
+    shared_mlp: MlpConfig = LLAMA_MLP
+    has_shared_gate: bool = False  # a sigmoid by which what it gives is multiplied, for each token
 
     @property
     def has_groups(self) -> bool:
@@ -32,15 +38,16 @@ class ExpertsConfig:
     @property
     def num_coded_values(self) -> int:
         """Of weights that our C++ multiplies in their codes: all experts', of even sizes."""
-        if self.hidden_size % 2 or self.intermediate_size % 2:
+        if self.hidden_size % 2 or self.intermediate_size % 2 or not self.mlp.is_plain:
             return 0
         return 3 * self.hidden_size * self.num_experts * self.intermediate_size
 
     @property
     def num_projection_values(self) -> int:
-        """Of the matrices of all experts, the shared one, and the router."""
-        inner = self.num_experts * self.intermediate_size + self.shared_size
-        return self.hidden_size * (3 * inner + self.num_experts)
+        """Of the matrices of all experts, the shared one, and who chooses them."""
+        experts_size = self.num_experts * self.mlp.num_projections * self.intermediate_size
+        shared_size = self.shared_mlp.num_projections * self.shared_size + self.has_shared_gate
+        return self.hidden_size * (experts_size + shared_size + self.num_experts)
 
     @property
     def obstacle(self) -> str | None:

@@ -1,4 +1,4 @@
-"""LFM2: short convolutions, and attention in some layers."""
+"""LFM2: short convolutions, attention in some layers, experts in some."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
     same_window,
+    with_experts,
     with_recurrent_layers,
 )
+from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_config import LLAMA_MLP, HeadNormConfig, NormConfig, NormPlaces
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.recurrent.recurrent_config import ShortConvConfig, layers_that_attend
@@ -19,16 +21,47 @@ _STORED_NAMES = (
     ("model.norm.", "model.embedding_norm."),
     (".recurrent.", ".conv."),
     (".self_attn.o_proj.", ".self_attn.out_proj."),
-    (".mlp.gate_proj.", ".feed_forward.w1."),
-    (".mlp.up_proj.", ".feed_forward.w3."),
-    (".mlp.down_proj.", ".feed_forward.w2."),
+    (".mlp.gate.e_score_correction_bias", ".feed_forward.expert_bias"),
+    (".mlp.", ".feed_forward."),
+    (".gate_proj.", ".w1."),
+    (".up_proj.", ".w3."),
+    (".down_proj.", ".w2."),
 )
 
 
 def lfm2_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """Raises ConfigError, as the other readers do."""
+    """The dense ones. Raises ConfigError, as the other readers do."""
+    return _with_convolutions(config, architecture, eos_token_ids, _intermediate_size(config))
+
+
+def lfm2_moe_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Experts chosen by sigmoid behind the first layers."""
+    size = config.integer("intermediate_size")
+    model = _with_convolutions(config, architecture, eos_token_ids, size)
+    experts = ExpertsConfig(
+        num_experts=config.integer("num_experts"),
+        num_chosen=config.integer("num_experts_per_tok"),
+        hidden_size=model.hidden_size,
+        intermediate_size=config.integer("moe_intermediate_size"),
+        scoring="sigmoid",
+        has_correction=config.boolean("use_expert_bias", default=True),
+        is_normed=config.boolean("norm_topk_prob", default=True),
+        norm_eps=1e-6,
+        scale=config.positive_number("routed_scaling_factor", 1.0),
+    )
+    num_dense = config.integer("num_dense_layers", least=0)
+    has_experts = [layer_id >= num_dense for layer_id in range(model.num_layers)]
+    return with_experts(config, model, experts, has_experts)
+
+
+def _with_convolutions(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...], intermediate_size: int
+) -> DecoderConfig:
+    """With dense layers."""
     model = decoder_config(
         config,
         architecture,
@@ -36,10 +69,10 @@ def lfm2_config(
         windows=same_window(config, None),
         norm=NormConfig(eps=config.number("norm_eps")),
         mlp=LLAMA_MLP,
+        intermediate_size=intermediate_size,
     )
     model = replace(
         model,
-        intermediate_size=_intermediate_size(config),
         norm_places=_PLACES,
         head_norm=HeadNormConfig(modules=("q_layernorm", "k_layernorm")),
         stored_names=_STORED_NAMES,

@@ -1,4 +1,4 @@
-"""Qwen 3.5, the dense ones: gated delta nets, and gated attention in some layers."""
+"""Qwen3-Next and Qwen 3.5: gated delta nets, gated attention in some layers, experts in some."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
     same_window,
+    with_experts,
     with_recurrent_layers,
 )
+from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_config import HeadNormConfig, MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
 from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig, layers_that_attend
@@ -20,7 +22,42 @@ from worker.engine.models.rope_config import partial_rope_config
 def qwen3_5_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """Raises ConfigError, as the other readers do."""
+    """The dense ones. Raises ConfigError, as the other readers do."""
+    return _with_delta_nets(config, architecture, eos_token_ids)
+
+
+def qwen3_5_moe_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Experts in all layers."""
+    size = config.integer("moe_intermediate_size")
+    model = _with_delta_nets(config, architecture, eos_token_ids, intermediate_size=size)
+    experts = _experts(config, config.integer("num_experts"), is_normed=True)
+    return with_experts(config, model, experts, [True] * model.num_layers)
+
+
+def qwen3_next_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Experts in all layers, or in some."""
+    model = _with_delta_nets(config, architecture, eos_token_ids, is_stored_by_key_head=True)
+    num_experts = config.integer("num_experts", least=0)
+    if not num_experts:
+        return model
+    is_normed = config.boolean("norm_topk_prob", default=True)
+    experts = _experts(config, num_experts, is_normed=is_normed)
+    return with_experts(config, model, experts, _with_experts(config, model.num_layers))
+
+
+def _with_delta_nets(
+    config: ConfigFile,
+    architecture: str,
+    eos_token_ids: tuple[int, ...],
+    *,
+    intermediate_size: int | None = None,
+    is_stored_by_key_head: bool = False,
+) -> DecoderConfig:
+    """With dense layers."""
     eps = config.number("rms_norm_eps", 1e-6)
     model = decoder_config(
         config,
@@ -31,11 +68,14 @@ def qwen3_5_config(
         norm=NormConfig(eps=eps, weight_offset=1.0),
         rope=partial_rope_config(config),
         mlp=MlpConfig(activation=activation(config)),
+        intermediate_size=intermediate_size,
     )
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
     if all(attends):
         raise NotFused(f"{config.path}: all its layers attend, by gates")
-    delta_net = _delta_net(config, model.hidden_size, eps)
+    delta_net = replace(
+        _delta_net(config, model.hidden_size, eps), is_stored_by_key_head=is_stored_by_key_head
+    )
     return with_recurrent_layers(
         config,
         replace(
@@ -66,3 +106,28 @@ def _delta_net(config: ConfigFile, hidden_size: int, eps: float) -> DeltaNetConf
         kernel_size=config.integer("linear_conv_kernel_dim", least=2),
         norm_eps=eps,
     )
+
+
+def _experts(config: ConfigFile, num_experts: int, *, is_normed: bool) -> ExpertsConfig:
+    return ExpertsConfig(
+        num_experts=num_experts,
+        num_chosen=config.integer("num_experts_per_tok"),
+        hidden_size=config.integer("hidden_size"),
+        intermediate_size=config.integer("moe_intermediate_size"),
+        scoring="softmax",
+        is_normed=is_normed,
+        shared_size=config.integer("shared_expert_intermediate_size"),
+        shared_name="shared_expert",
+        has_shared_gate=True,
+    )
+
+
+def _with_experts(config: ConfigFile, num_layers: int) -> list[bool]:
+    """By layer."""
+    dense = config.get("mlp_only_layers", [])
+    if not isinstance(dense, list) or not all(each in range(num_layers) for each in dense):
+        raise ConfigError(
+            f"{config.path}: 'mlp_only_layers' must name some of {num_layers} layers, not {dense!r}"
+        )
+    step = config.integer("decoder_sparse_step", 1)
+    return [idx not in dense and (idx + 1) % step == 0 for idx in range(num_layers)]

@@ -1,12 +1,15 @@
-"""Qwen 3.5's layers of linear attention."""
+"""Layers of linear attention, as Qwen3-Next and Qwen 3.5 have them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linear, Linears
+from worker.engine.layers.linear import Linears
 from worker.engine.models.layer_ops import activate, sigmoid, softplus
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
@@ -15,6 +18,15 @@ from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig
 from worker.engine.models.recurrent.short_convolution import ShortConvolution
 
 _LENGTH_EPS = 1e-6  # of keys and queries
+
+
+class InnerWeights(NamedTuple):
+    """[out_features, hidden_size] each."""
+
+    channels: torch.Tensor  # queries, then keys, then values
+    gates: torch.Tensor
+    rates: torch.Tensor
+    times: torch.Tensor
 
 
 class DeltaNetMixer:
@@ -33,22 +45,19 @@ class DeltaNetMixer:
         def read(name: str, *shape: int) -> torch.Tensor:
             return reader.read(prefix + name, *shape)
 
-        def projection(name: str, num_outputs: int, num_inputs: int = size) -> Linear:
-            return linears.make(read(f"{name}.weight", num_outputs, num_inputs), None)
-
         self._config = config
         self._state_id = state_id
-        self._channels = projection("in_proj_qkv", config.num_channels)
-        self._gates = projection("in_proj_z", config.num_values)
-        self._rates = projection("in_proj_b", num_heads)
-        self._times = projection("in_proj_a", num_heads)
+        inner = inner_weights(config, read)
+        self._channels, self._gates, self._rates, self._times = (
+            linears.make(weight, None) for weight in inner
+        )
         self._convolution = ShortConvolution(
             read("conv1d.weight", config.num_channels, 1, config.kernel_size), None
         )
         self._time_bias = read("dt_bias", num_heads).float()
         self._decay_rates = -torch.exp(read("A_log", num_heads).float())
         self._norm = read("norm.weight", config.value_dim).float()
-        self._out = projection("out_proj", size, config.num_values)
+        self._out = linears.make(read("out_proj.weight", size, config.num_values), None)
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
@@ -90,3 +99,26 @@ class DeltaNetMixer:
         eps = self._config.norm_eps
         normed = functional.rms_norm(heads, heads.shape[-1:], None, eps) * self._norm
         return normed.flatten(1) * activate(gates.float(), "silu")
+
+
+def inner_weights(config: DeltaNetConfig, read: Callable[..., torch.Tensor]) -> InnerWeights:
+    """From the layer's input, by `read` of a name and a shape."""
+    num_values, num_heads, size = config.num_values, config.num_value_heads, config.hidden_size
+    if not config.is_stored_by_key_head:
+        return InnerWeights(
+            read("in_proj_qkv.weight", config.num_channels, size),
+            read("in_proj_z.weight", num_values, size),
+            read("in_proj_b.weight", num_heads, size),
+            read("in_proj_a.weight", num_heads, size),
+        )
+    num_groups = config.num_key_heads
+    key_dim, values_dim, num_shares = (
+        each // num_groups for each in (config.num_keys, num_values, num_heads)
+    )
+    joined = read("in_proj_qkvz.weight", config.num_channels + num_values, size)
+    lengths = [key_dim, key_dim, values_dim, values_dim]
+    parts = torch.split(joined.view(num_groups, -1, size), lengths, dim=1)
+    queries, keys, values, gates = (part.flatten(0, 1) for part in parts)
+    pairs = read("in_proj_ba.weight", 2 * num_heads, size).view(num_groups, -1, size)
+    rates, times = (part.flatten(0, 1) for part in torch.split(pairs, num_shares, dim=1))
+    return InnerWeights(torch.cat([queries, keys, values]), gates, rates, times)

@@ -69,7 +69,7 @@ class MambaConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNetConfig:
-    """Qwen 3.5's gated delta net: a convolution, then heads that each keep what values belong to
+    """Qwen's gated delta net: a convolution, then heads that each keep what values belong to
     which keys, and correct it.
     """
 
@@ -80,6 +80,7 @@ class DeltaNetConfig:
     value_dim: int  # of a head
     kernel_size: int
     norm_eps: float
+    is_stored_by_key_head: bool = False  # what leads to a key's queries, values and gates, together
 
     @property
     def num_keys(self) -> int:

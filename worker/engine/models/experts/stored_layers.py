@@ -1,0 +1,41 @@
+"""How a checkpoint stores the experts of a layer: each by itself, or all in one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from worker.engine.models.decoder_weights import stored_sizes
+from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.loader import WeightReader
+
+Stored = TypeVar("Stored")
+
+
+def read_experts(
+    config: ExpertsConfig,
+    reader: WeightReader,
+    prefix: str,  # of the names of the MLP's tensors
+    read: Callable[..., Stored],  # a name and a shape
+    pick: Callable[[Stored, int], Stored],  # of all experts' matrices, one
+) -> Iterator[tuple[tuple[Stored, ...], Stored]]:
+    """Of one after the other what leads up, [intermediate_size, hidden_size] each or joined, and
+    what leads down, [hidden_size, intermediate_size]. Raises ConfigError.
+    """
+    num_experts, hidden_size = config.num_experts, config.hidden_size
+    size = config.intermediate_size
+    up_sizes = config.mlp.up_sizes(size)
+    stacked_up = f"{prefix}experts.{'gate_up_proj' if config.mlp.is_gated else 'up_proj'}"
+    if reader.has(stacked_up):
+        ups = read(stacked_up, num_experts, sum(up_sizes), hidden_size)
+        downs = read(f"{prefix}experts.down_proj", num_experts, hidden_size, size)
+        for idx in range(num_experts):
+            yield (pick(ups, idx),), pick(downs, idx)
+        return
+    for idx in range(num_experts):
+        expert = f"{prefix}experts.{idx}."
+        parts = stored_sizes(config.mlp.up, up_sizes).items()
+        yield (
+            tuple(read(f"{expert}{name}.weight", part, hidden_size) for name, part in parts),
+            read(f"{expert}{config.mlp.down}.weight", hidden_size, size),
+        )
