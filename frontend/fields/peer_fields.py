@@ -42,6 +42,7 @@ _P, _O, _A, _N = Touches.PROMPT, Touches.OUTPUT, Touches.ANSWER, Touches.NOTHING
 _MAX_TOKENS = "say it by 'max_tokens'"
 _GRAMMAR = "say it by 'response_format' or 'structured_outputs'"
 _STATEFUL = "it is no function of a request and its tokens"
+_THINKING = "say it by 'thinking_token_budget' of a chat"
 _LOGPROBS = "say it by 'logprobs'"
 
 PEER_FIELDS: tuple[PeerField, ...] = (
@@ -180,10 +181,11 @@ PEER_FIELDS: tuple[PeerField, ...] = (
     PeerField("min_tokens", _O),
     PeerField("min_new_tokens", _O, OFF, "say it by 'min_tokens'"),
     PeerField("min_length", _O, OFF, "say it by 'min_tokens'"),
-    PeerField("thinking_token_budget", _O, (-1,)),
-    PeerField("thinking_budget", _O, (-1,)),
-    PeerField("thinking_budget_tokens", _O, (-1,)),
-    PeerField("reasoning_budget", _O, (-1,)),
+    PeerField("thinking_token_budget", _O, (-1,), "chats take it"),
+    PeerField("thinking_budget", _O, (-1,), _THINKING),
+    PeerField("thinking_budget_tokens", _O, (-1,), _THINKING),
+    PeerField("reasoning_budget_tokens", _O, (-1,), _THINKING),
+    PeerField("reasoning_budget", _O, (-1,), _THINKING),
     PeerField("stop", _O),
     PeerField("stop_sequences", _O, OFF, "say it by 'stop'"),
     PeerField("stop_words", _O, OFF, "say it by 'stop'"),

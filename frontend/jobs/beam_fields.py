@@ -9,6 +9,7 @@ import msgspec
 
 from frontend.fields.field_ranges import RANGES
 from frontend.fields.sampling_fields import Sampling
+from frontend.fields.thinking_fields import BUDGET_NAMES
 from frontend.jobs.openai_fields import OpenAIFields
 from shared.errors import InvalidRequest
 from shared.protocol.sampling import BeamParams, EarlyStopping
@@ -40,6 +41,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "prompt_logprobs": (),
     "tools": ([],),
+    **dict.fromkeys(BUDGET_NAMES, (-1,)),
+    "custom_params": ({},),
 }
 
 

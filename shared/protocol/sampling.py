@@ -57,6 +57,16 @@ class SequenceBreaker(msgspec.Struct, frozen=True, array_like=True):
     tail: tuple[int, ...] = ()
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many tokens of the output may be reasoning, and what tells these apart."""
+
+    max_tokens: int  # behind so many the closing mark is forced; the marks do not count
+    begin_ids: tuple[int, ...]  # the opening mark, as the model writes it; (): it has begun, once
+    end_id: int  # the closing mark
+    is_open: bool = False  # reasoning has begun in the prompt
+    repeats: bool = False  # it may begin again behind its end: all of it counts
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to choose tokens, and when the engine stops. Validated by the frontend."""
 
@@ -94,6 +104,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     # repetition counts all, the other two the output.
     penalty_last_n: int | None = None
     samplers: tuple[str, ...] = ()  # of `SAMPLER_ORDER`, those that act in another order; (): usual
+    # From feature level 3 on:
+    thinking: ThinkingBudget | None = None
 
     @property
     def is_narrowed(self) -> bool:
@@ -104,6 +116,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def needed_level(self) -> int:
         """Who knows less would draw other tokens."""
+        if self.thinking is not None:
+            return 3
         looks_back = self.dry_multiplier > 0 or self.penalty_last_n is not None
         return 2 if self.is_narrowed or looks_back else 1
 

@@ -19,6 +19,7 @@ from frontend.surfaces.chat.chat_request import ChatRequests
 from frontend.surfaces.completions.completion_request import CompletionRequests
 from frontend.surfaces.generate.generate_request import GenerateRequests
 from frontend.surfaces.infill.infill_request import InfillRequests
+from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.tenants.ledger import TenantLedger
 from shared.catalog.model_status import PoolHeartbeats
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
@@ -93,9 +94,9 @@ def make_admission() -> Admission:
 class AllRequests:
     """The kinds of bodies that become text, on one directory."""
 
-    def __init__(self, directory: ModelDirectory) -> None:
+    def __init__(self, directory: ModelDirectory, styles: AnswerStyles | None = None) -> None:
         encoder = PromptEncoder()
-        self.chat = ChatRequests(directory, encoder, make_image_loader())
+        self.chat = ChatRequests(directory, encoder, make_image_loader(), styles=styles)
         self.completions = CompletionRequests(directory, encoder)
         self.generate = GenerateRequests(directory, encoder)
         self.infill = InfillRequests(directory, encoder)

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from frontend.fields.field_ranges import Range
 from frontend.fields.renamed_errors import renamed_errors
 from frontend.fields.request_body import BodyReader, convert, required_model
 from frontend.jobs.job import Caller, Job
@@ -27,6 +28,7 @@ _NAMES = (
     (re.compile(r"(?<=')stop\b"), "stop_sequences"),
     (re.compile(r"\bresponse_format(\.json_schema)?\b"), "output_config.format"),
     (re.compile(r"(?<=')reasoning_effort\b"), "output_config.effort"),
+    (re.compile(r"(?<=')thinking_token_budget\b"), "thinking.budget_tokens"),
 )
 _PART = re.compile(r"(?<=')messages\[(\d+)\]\.content\[(\d+)\]")
 
@@ -98,9 +100,20 @@ def _thinking(thinking: Any) -> dict[str, Any]:
             )
         case _:
             raise InvalidRequest("'thinking.type' is required", param="thinking.type")
+    if kind != "disabled" and thinking.get("budget_tokens") is not None:
+        fields["thinking_token_budget"] = _budget(thinking["budget_tokens"])
     if thinking.get("display") == "omitted":
         fields["include_reasoning"] = False
     return fields
+
+
+def _budget(value: Any) -> int:
+    """Raises InvalidRequest."""
+    param = "thinking.budget_tokens"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"'{param}' must be an integer", param=param, code="invalid_type")
+    Range(low=1).check(param, value)
+    return value
 
 
 def _check_can_think(body: MessageBody, job: Job) -> None:

@@ -18,7 +18,8 @@ from frontend.fields.request_body import (
     check_num_messages,
     required_model,
 )
-from frontend.fields.sampling_fields import Sampling, resolve_sampling
+from frontend.fields.sampling_fields import resolve_sampling
+from frontend.fields.thinking_fields import thinking_budget
 from frontend.images.loader import ImageLoader
 from frontend.images.placeholders import expanded, prompt_of
 from frontend.images.source import ImageSource, image_source
@@ -39,6 +40,7 @@ from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.reasoning import REASONING_PARSERS
 from frontend.surfaces.chat.reasoning import effort_kwargs
 from frontend.surfaces.tools.answer_styles import AnswerStyles
+from frontend.surfaces.tools.thinking_budget import with_budget
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import with_answer
 from frontend.surfaces.tools.tool_messages import checked_tool_calls, for_template
@@ -65,6 +67,11 @@ class ChatFields(OpenAIFields, omit_defaults=True):
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     reasoning_effort: str | None = None
+    thinking_token_budget: int | None = None
+    thinking_budget: int | None = None
+    thinking_budget_tokens: int | None = None
+    reasoning_budget_tokens: int | None = None
+    custom_params: dict[str, Any] | None = None
     echo: bool | None = None
 
 
@@ -129,6 +136,7 @@ class ChatRequests:
         if beam is not None:
             body.n = None
         use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+        wanted = thinking_budget(body)
         model = await self._models.model(required_model(body.model))
         uses_new_name = body.max_completion_tokens is not None
         if uses_new_name:
@@ -145,12 +153,22 @@ class ChatRequests:
             logprobs=_logprob_options(body),
         )
         prompts = await self._prompts(caller, model, conversations, body, use)
-        answer = _common(
-            [
-                self._answer_format(model, each.messages, body, use, sampling, prompt.token_ids)
-                for each, prompt in zip(conversations, prompts, strict=True)
-            ]
-        )
+        tells_all = use is not None or sampling.params.grammar is None
+
+        def answer_format(*, tells_reasoning: bool) -> AnswerFormat | None:
+            return _common(
+                [
+                    self._answer_format(
+                        model, each.messages, body, use, prompt.token_ids, tells_reasoning
+                    )
+                    for each, prompt in zip(conversations, prompts, strict=True)
+                ]
+            )
+
+        answer = answer_format(tells_reasoning=tells_all and body.separate_reasoning is not False)
+        if wanted is not None:
+            thought = answer_format(tells_reasoning=tells_all)
+            sampling = with_budget(sampling, wanted, thought, model)
         return Job(
             surface=Surface.CHAT,
             model=model,
@@ -224,17 +242,11 @@ class ChatRequests:
         messages: list[dict[str, Any]],
         body: ChatFields,
         use: ToolUse | None,
-        sampling: Sampling,
         token_ids: list[int],
+        tells_reasoning: bool,
     ) -> AnswerFormat | None:
         """None when all that the model says is content."""
-        has_own_grammar = use is None and sampling.params.grammar is not None
-        answer = self._styles.answer_format(
-            model,
-            use,
-            token_ids,
-            tells_reasoning=body.separate_reasoning is not False and not has_own_grammar,
-        )
+        answer = self._styles.answer_format(model, use, token_ids, tells_reasoning=tells_reasoning)
         if answer is None:
             return None
         is_inside = answer.begins_in_reasoning

@@ -20,6 +20,7 @@ from frontend.fields.request_body import (
     required_model,
 )
 from frontend.fields.sampling_fields import Sampling, SamplingFields, resolve_sampling
+from frontend.fields.thinking_fields import thinking_budget
 from frontend.images.loader import ImageLoader
 from frontend.images.placeholders import prompt_of
 from frontend.jobs.dry_fields import dry_breakers
@@ -33,6 +34,7 @@ from frontend.surfaces.responses.conversation_store import ConversationStore
 from frontend.surfaces.responses.input_items import check_calls, input_items
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.surfaces.tools.answer_styles import AnswerStyles
+from frontend.surfaces.tools.thinking_budget import with_budget
 from frontend.surfaces.tools.tool_fields import ToolShape, ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import with_answer
 from frontend.surfaces.tools.tool_messages import for_template
@@ -91,6 +93,7 @@ class ResponseBody(SamplingFields, omit_defaults=True):
     parallel_tool_calls: bool | None = None
     tools: Any = None
     tool_choice: Any = None
+    thinking_token_budget: int | None = None
 
 
 _OWN: Refused = {
@@ -167,6 +170,7 @@ class ResponseRequests:
         answer = self._styles.answer_format(
             model, use, token_ids, tells_reasoning=use is not None or grammar is None
         )
+        sampling = with_budget(sampling, thinking_budget(body), answer, model)
         return Job(
             surface=Surface.RESPONSES,
             model=model,

@@ -374,7 +374,7 @@ async def test_choices_and_switches_reach_the_chat() -> None:
         assert prompt_of(request) == prompt_of(free)
     none = await request_of(tools=TOOLS, tool_choice={"type": "none"})
     assert "get_weather" not in prompt_of(none)
-    assert prompt_of(await request_of(thinking={"type": "enabled", "budget_tokens": 2000})) == (
+    assert prompt_of(await request_of(thinking={"type": "enabled"})) == (
         prompt_of(await request_of()).replace("<think>\n\n</think>\n\n", "<think>\n")
     )
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.protocol.prefix_namespace import PublicPrefix
-from shared.protocol.sampling import PoolingKind, PoolingParams
+from shared.protocol.sampling import PoolingKind, PoolingParams, ThinkingBudget
 from tests.worker.engine_fakes import make_add
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.request.arrival import Arrival
@@ -130,7 +130,7 @@ class FakeRunner:
 
     def _read_entry(self, entry: ScheduledReq) -> FakeEntry:
         req = entry.req
-        assert not (entry.has_awaited_input and req.needs_known_tokens)
+        assert not (entry.has_awaited_input and req.must_know_next)
         known_ids = req.token_ids[: min(entry.end, req.num_tokens)].tolist()
         return FakeEntry(
             req,
@@ -309,9 +309,10 @@ class Stage:
         arrived_at_s: float = 0.0,
         pooling: PoolingParams | None = None,
         frequency_penalty: float = 0.0,
+        thinking: ThinkingBudget | None = None,
         public: PublicPrefix | None = None,
     ) -> Req:
-        """The penalty changes no token here, but must not be counted before they are known."""
+        """Penalty and budget change no token here, but look at none before it is known."""
         command = make_add(
             run_id,
             prompt_ids,
@@ -322,6 +323,7 @@ class Stage:
             public=public,
             max_tokens=max_tokens,
             frequency_penalty=frequency_penalty,
+            thinking=thinking,
         )
         req = Req(Arrival(command, self._num_arrivals, arrived_at_s), self.stop_check)
         self._num_arrivals += 1

@@ -17,6 +17,7 @@ from worker.engine.request.arrival import Arrival
 from worker.engine.request.dry_penalty import DryPenalty
 from worker.engine.request.logit_rules import LogitRules
 from worker.engine.request.stop_check import StopCheck
+from worker.engine.request.thought_limit import ThoughtLimit
 
 _OF_ALL_TOKENS = (PoolingKind.MEAN, PoolingKind.ENCODED)
 
@@ -76,6 +77,7 @@ class Req:
         "sampling",
         "status",
         "stop_token_ids",
+        "thought_limit",
         "token_ids",
     )
 
@@ -102,6 +104,7 @@ class Req:
         self.output_counts: dict[int, int] = {}  # kept only for penalties, by `count_outputs`
         self.logit_rules = LogitRules.maybe_of(sampling)
         self.dry = DryPenalty.maybe_of(sampling)
+        self.thought_limit = ThoughtLimit.maybe_of(sampling, self.num_prompt_tokens)
         # Alternatives to each prompt token; None: no prompt logprobs are (or any more) to be made.
         # A request that comes with output has them in the log.
         self.num_prompt_top = None if command.output_ids else sampling.prompt_logprobs
@@ -187,6 +190,14 @@ class Req:
         is_early = self.num_output_tokens < self.sampling.min_tokens
         early_ids = self.stop_token_ids if is_early else frozenset[int]()
         return early_ids | self._stop_check.eos_token_ids if self.sampling.ignore_eos else early_ids
+
+    @property
+    def must_know_next(self) -> bool:
+        """Whether what may follow its next token depends on that, so that no step goes ahead."""
+        if self.needs_known_tokens:
+            return True
+        limit = self.thought_limit
+        return limit is not None and limit.may_force_behind(self.token_ids)
 
     def append(self, token_id: int) -> None:
         self.token_ids.append(token_id)

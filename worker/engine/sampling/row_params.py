@@ -16,7 +16,12 @@ from worker.engine.sampling.logits_processor import LogitsProcessor
 from worker.engine.sampling.processors.grammars import Grammars
 from worker.engine.sampling.processors.narrowing import Narrowings, narrows
 from worker.engine.sampling.processors.penalties import Penalties
-from worker.engine.sampling.processors.token_rules import AllowedTokens, BannedTokens, TokenBiases
+from worker.engine.sampling.processors.token_rules import (
+    AllowedTokens,
+    BannedTokens,
+    ForcedTokens,
+    TokenBiases,
+)
 
 # vLLM's order. What narrows to the draw comes last: it looks at what is left.
 LOGITS_PROCESSORS: tuple[LogitsProcessor, ...] = (
@@ -25,6 +30,7 @@ LOGITS_PROCESSORS: tuple[LogitsProcessor, ...] = (
     BannedTokens(),
     Grammars(),
     Penalties(),
+    ForcedTokens(),
     Narrowings(),
 )
 

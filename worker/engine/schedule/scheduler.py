@@ -173,7 +173,7 @@ class Scheduler:
         drafter = self._drafter
         return any(
             req.num_awaited
-            and (req.needs_known_tokens or (drafter is not None and drafter.is_due(req)))
+            and (req.must_know_next or (drafter is not None and drafter.is_due(req)))
             for req in self._reqs.running
         )
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from shared.protocol.logprobs import record_bytes
+from shared.protocol.sampling import ThinkingBudget
 from tests.worker.engine.families import FUSED_IN_TORCH, LATENT, RECURRENT
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import make_add
@@ -39,6 +40,9 @@ CONTROLLED: dict[str, Any] = {
     "logit_bias": tuple((token_id, 3.0) for token_id in range(50, 70)),
     "allowed_token_ids": tuple(range(20, 280)),
     "bad_words": ((55,), (60, 61), (100, 101)),
+    "thinking": ThinkingBudget(
+        max_tokens=45, begin_ids=(30,), end_id=31, is_open=True, repeats=True
+    ),
     "logprobs": 3,
     "prompt_logprobs": 1,
 }
@@ -106,6 +110,7 @@ def test_every_control_in_company(tiny_llama: Path, controlled: Rig, num_kv_toke
 
 def test_every_control_resumed(tiny_llama: Path, controlled: Rig) -> None:
     output = controlled.channel.tokens()[1]
+    assert output[45] == 31
     logprobs, _ = records_of(controlled)
     for num_made in (1, 40, 99):
         rig = Rig(tiny_llama, max_step_tokens=32)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.sampling import ThinkingBudget
 from tests.worker.engine.fake_runner import (
     NAN_TOKEN,
     DelayedRunner,
@@ -67,6 +68,16 @@ def test_tokens_go_into_the_next_step_unseen(overlapped: Overlapped) -> None:
     assert stage.batches == [[(1, 0, 3)], [(1, 3, 4)], [(1, 4, 5)], [(1, 5, 6)]]
     assert max_in_flight(stage) == 2
     assert stage.runner.num_awaited == 3
+    assert_all_free(stage)
+
+
+def test_a_thought_that_may_end_is_waited_for(overlapped: Overlapped) -> None:
+    """No step goes ahead of a token behind which the closing mark may be forced."""
+    stage = overlapped.stage()
+    stage.add(1, PROMPT, thinking=ThinkingBudget(2, (), 10, is_open=True), max_tokens=6)
+    stage.run()
+    assert stage.tokens[1] == [8, 9, 10, 11, 12, 13]  # the mark is 10
+    assert stage.runner.num_awaited == 3  # 8, 11 and 12: the mark is 10, forced if 9 were none
     assert_all_free(stage)
 
 

@@ -1,4 +1,4 @@
-"""What requests say of single tokens: biases, the ones they allow, the ones they may not choose."""
+"""What requests say of single tokens: biases, those they may choose, may not choose, must."""
 
 from __future__ import annotations
 
@@ -121,3 +121,36 @@ def _banned_ids(point: SamplePoint) -> Iterator[int]:
     rules = req.logit_rules
     if rules is not None:
         yield from rules.banned_ids(point.output_tail(rules.max_prefix_len))
+
+
+@dataclass(frozen=True, slots=True)
+class Forced(TokenPairs):
+    """The only token that a row may choose, each row once."""
+
+    def apply(self, logits: torch.Tensor, place: LogitPlace) -> None:
+        rows, token_ids = place.put(self.rows), place.put(self.token_ids)
+        values = logits[rows, token_ids]
+        alone = torch.full_like(logits[rows], -torch.inf)
+        alone[torch.arange(len(rows), device=alone.device), token_ids] = values
+        # Where something else forbids the token, as a grammar does within a character: not yet.
+        logits[rows] = torch.where(values[:, None] > -torch.inf, alone, logits[rows])
+
+
+class ForcedTokens:
+    """`thinking_token_budget`: behind it comes the mark that closes the reasoning."""
+
+    def wants(self, req: Req) -> bool:
+        return req.thought_limit is not None
+
+    def change(self, points: Sequence[RowPoint], vocabulary: Vocabulary) -> LogitChange | None:
+        pairs = [
+            (row, token_id)
+            for row, point in points
+            if (limit := point.req.thought_limit) is not None
+            and (token_id := limit.forced_id(point.req.token_ids, point.draft_ids)) is not None
+            and token_id < vocabulary.size
+        ]
+        if not pairs:
+            return None
+        rows, token_ids = zip(*pairs, strict=True)
+        return Forced(torch.tensor(rows), torch.tensor(token_ids))
