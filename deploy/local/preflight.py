@@ -12,11 +12,11 @@ from deploy.local.gpu_share import num_visible_gpus
 from deploy.local.ports import check_port
 from deploy.local.serve_config import ServeConfig
 from deploy.local.terminal import Terminal
+from shared.checkpoint.formats.served_weights import check_served_weights
 from shared.checkpoint.hub import is_hub_id
 from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_files
 from shared.checkpoint.model_options import PLAIN, ModelOptions
 from shared.checkpoint.model_shape import why_no_weights
-from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.errors import ConfigError
 from shared.installation import install_command
 

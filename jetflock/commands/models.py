@@ -17,6 +17,7 @@ from jetflock.command_line.output import print_json, print_table
 from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
 from shared.admin.control_plane import ControlPlane, forget_model
+from shared.checkpoint.formats.served_weights import check_served_weights
 from shared.checkpoint.hub import find_fetched, is_hub_id
 from shared.checkpoint.model_files import (
     ModelFiles,
@@ -25,7 +26,6 @@ from shared.checkpoint.model_files import (
     served_name,
     weight_files,
 )
-from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, NotFound

@@ -13,10 +13,10 @@ from shared.admin.stream_changes import adopt_restored, change_replicas, close_r
 from shared.broker.jetstream import JetStream
 from shared.broker.settling import once_settled
 from shared.catalog.model_catalog import ModelCatalog
+from shared.checkpoint.formats.served_weights import check_served_weights
 from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name, weight_files
 from shared.checkpoint.model_options import ModelOptions
 from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
-from shared.checkpoint.weights.served_weights import check_served_weights
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig

@@ -18,8 +18,10 @@ INDEX_FILE = "model.safetensors.index.json"
 class CheckpointTensors:
     """All heads, checked; and which file each tensor is read from."""
 
+    folder: Path
     files: dict[str, SafetensorsFile]  # by file name
     file_of_tensor: dict[str, str]
+    headers: dict[str, TensorHeader]  # by the tensors' names
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -29,7 +31,8 @@ class CheckpointTensors:
             if not (folder / SINGLE_FILE).exists():
                 raise ConfigError(f"the checkpoint in {folder} has no {SINGLE_FILE}")
             file = SafetensorsFile.read(folder / SINGLE_FILE)
-            return cls({SINGLE_FILE: file}, dict.fromkeys(file.tensors, SINGLE_FILE))
+            of_single = dict.fromkeys(file.tensors, SINGLE_FILE)
+            return cls(folder, {SINGLE_FILE: file}, of_single, file.tensors)
         file_of_tensor = _read_index(index)
         names = sorted(set(file_of_tensor.values()))
         _check_all_there(folder, names)
@@ -37,15 +40,16 @@ class CheckpointTensors:
         for tensor, name in file_of_tensor.items():
             if tensor not in files[name].tensors:
                 raise ConfigError(f"{index} says that {tensor!r} is in {name}, which has it not")
-        return cls(files, file_of_tensor)
+        headers = {tensor: files[name].tensors[tensor] for tensor, name in file_of_tensor.items()}
+        return cls(folder, files, file_of_tensor, headers)
 
     @property
-    def headers(self) -> dict[str, TensorHeader]:
-        """By the tensors' names."""
-        return {
-            name: self.files[file_name].tensors[name]
-            for name, file_name in self.file_of_tensor.items()
-        }
+    def place(self) -> str:
+        return str(self.folder)
+
+    def read_bytes(self, name: str) -> bytes:
+        """A tensor as it is stored. Raises ConfigError when it cannot be read."""
+        return self.files[self.file_of_tensor[name]].read_bytes(name)
 
 
 def _read_index(index: Path) -> dict[str, str]:

@@ -44,6 +44,7 @@ class TensorHeader:
     dtype: str  # as safetensors names it: "BF16", "F8_E4M3", "I32"
     shape: tuple[int, ...]
     num_bytes: int
+    start: int  # bytes from the file's begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,16 @@ class SafetensorsFile:
         except OSError as exc:
             raise ConfigError(f"cannot read {path}: {exc.strerror}") from exc
 
+    def read_bytes(self, name: str) -> bytes:
+        """A tensor as it is stored. Raises ConfigError when it cannot be read."""
+        header = self.tensors[name]
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(header.start)
+                return stream.read(header.num_bytes)
+        except OSError as exc:
+            raise ConfigError(f"cannot read {self.path}: {exc.strerror}") from exc
+
 
 def read_headers(place: str, stream: BinaryIO, num_bytes: int) -> dict[str, TensorHeader]:
     """Of the tensors by name, where `stream` has this many bytes; `place` is for errors.
@@ -73,8 +84,9 @@ def read_headers(place: str, stream: BinaryIO, num_bytes: int) -> dict[str, Tens
     Raises ConfigError.
     """
     head = _read_head(place, stream, num_bytes)
-    tensors = _tensors(place, _entries(place, head))
-    end = _PREFIX_BYTES + len(head) + sum(tensor.num_bytes for tensor in tensors.values())
+    start = _PREFIX_BYTES + len(head)
+    tensors = _tensors(place, start, _entries(place, head))
+    end = start + sum(tensor.num_bytes for tensor in tensors.values())
     if num_bytes != end:
         problem = "is cut: it" if num_bytes < end else "is no readable safetensors file: it"
         raise ConfigError(
@@ -119,8 +131,8 @@ def _entry(place: str, name: str, raw: msgspec.Raw) -> _Entry:
         raise _wrong(place, name, f"is not told rightly: {exc}") from exc
 
 
-def _tensors(place: str, entries: dict[str, _Entry]) -> dict[str, TensorHeader]:
-    """Each begins where the one before it ends."""
+def _tensors(place: str, start: int, entries: dict[str, _Entry]) -> dict[str, TensorHeader]:
+    """Each begins where the one before it ends, the first at `start`."""
     tensors, last_end = {}, 0
     for name, entry in entries.items():
         begin, end = entry.data_offsets
@@ -128,7 +140,8 @@ def _tensors(place: str, entries: dict[str, _Entry]) -> dict[str, TensorHeader]:
             raise _wrong(
                 place, name, f"begins at {begin}, and the one before it ends at {last_end}"
             )
-        tensors[name] = TensorHeader(entry.dtype, entry.shape, _num_bytes(place, name, entry))
+        num_bytes = _num_bytes(place, name, entry)
+        tensors[name] = TensorHeader(entry.dtype, entry.shape, num_bytes, start + begin)
         last_end = end
     return tensors
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
+from shared.checkpoint.formats.linear_format import bits_in_codes
 from shared.checkpoint.stored_format import INT4_GROUP, MadeFormat
-from worker.engine.formats.linear_format import bits_in_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 
 # How many bits a value takes, its share of scales included.

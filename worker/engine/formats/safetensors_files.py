@@ -26,13 +26,11 @@ class SafetensorsFiles:
     def __init__(self, model_path: Path) -> None:
         self._model_path = model_path
         self._files: dict[str, Any] = {}  # open files, by file name
-        self._file_of_tensor: dict[str, str] = {}
-        self._headers: dict[str, TensorHeader] = {}
+        self._tensors = CheckpointTensors(model_path, {}, {}, {})
 
     def __enter__(self) -> Self:
         """Raises ConfigError."""
-        tensors = CheckpointTensors.read(self._model_path)
-        self._file_of_tensor, self._headers = tensors.file_of_tensor, tensors.headers
+        self._tensors = CheckpointTensors.read(self._model_path)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,14 +38,17 @@ class SafetensorsFiles:
 
     @property
     def place(self) -> str:
-        return str(self._model_path)
+        return self._tensors.place
 
     @property
     def headers(self) -> Mapping[str, TensorHeader]:
-        return self._headers
+        return self._tensors.headers
+
+    def read_bytes(self, name: str) -> bytes:
+        return self._tensors.read_bytes(name)
 
     def get(self, name: str) -> torch.Tensor:
-        file_name = self._file_of_tensor[name]
+        file_name = self._tensors.file_of_tensor[name]
         try:
             mapped: torch.Tensor = self._open(file_name).get_tensor(name)
         except SafetensorError as exc:

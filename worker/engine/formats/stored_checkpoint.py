@@ -10,84 +10,36 @@ from typing import Self
 
 import torch
 
-from shared.checkpoint.json_file import read_json
-from shared.checkpoint.vision_text import has_unread_tower
-from shared.checkpoint.weights.plain_tensors import (
-    NO_QUANTIZATION,
-    PLAIN_DTYPES,
-    check_plain,
-    is_harmless,
-)
+from shared.checkpoint.formats.quantization import Quantization
+from shared.checkpoint.formats.quantization_files import read_quantization
+from shared.checkpoint.formats.stored_heads import StoredHeads, text_names
+from shared.checkpoint.weights.plain_tensors import is_harmless
 from shared.errors import ConfigError
-from worker.engine.formats.linear_format import LinearFormat, WeightParts
-from worker.engine.formats.quantization import Quantization
-from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.tensor_files import TensorFiles, TextTensors
+from worker.engine.formats.weight_loading import load_weight
+from worker.engine.formats.weight_parts import WeightParts
 
 _MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class StoredWeight:
-    """A quantised weight: how it is stored, and where."""
-
-    format: LinearFormat
-    parts: WeightParts
-    shape: tuple[int, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its tensors."""
-        suffixes = filter(self.parts.has, self.format.suffixes)
-        return [self.parts.stem + suffix for suffix in suffixes]
-
-
-@dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """All of it was checked by its headers: each tensor means itself, or is part of a weight whose
-    format its files name.
-    """
+    """Files whose heads were checked, and their weights."""
 
     files: TensorFiles
-    quantization: Quantization | None
-    quantized: dict[str, StoredWeight]  # by the name of the weight
+    heads: StoredHeads
 
     @classmethod
     def of(cls, files: TensorFiles, quantization: Quantization | None) -> Self:
         """Raises ConfigError."""
-        quantized = {} if quantization is None else _find(files, quantization)
-        if quantization is not None and not quantized:
-            raise ConfigError(
-                f"the files of {files.place} say that it is quantised ({quantization.name}), and "
-                "none of its tensors is"
-            )
-        checkpoint = cls(files, quantization, quantized)
-        checkpoint._check_plain()
-        return checkpoint
+        return cls(files, StoredHeads.of(files, quantization))
 
     @property
     def is_renamed(self) -> bool:
         """Whether its tensors have other names in its files."""
         return isinstance(self.files, TextTensors)
-
-    @property
-    def plain_names(self) -> list[str]:
-        """The names of the tensors that mean themselves."""
-        parts = {part for weight in self.quantized.values() for part in weight.names}
-        return [name for name in self.files.headers if name not in parts]
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """None: there is no such weight."""
-        if name in self.quantized:
-            return self.quantized[name].shape
-        header = self.files.headers.get(name)
-        return None if header is None else header.shape
-
-    def stored_names(self, name: str) -> list[str]:
-        """The tensors that a weight is made of."""
-        return self.quantized[name].names if name in self.quantized else [name]
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """A quantised weight is made dense in `dtype`. Raises ConfigError."""
@@ -96,19 +48,10 @@ class StoredCheckpoint:
 
     def codes(self, name: str) -> ScaledWeight | None:
         """A quantised weight as it is stored; None for one that is not. Raises ConfigError."""
-        weight = self.quantized.get(name)
-        return None if weight is None else weight.format.load(weight.parts)
-
-    def num_bytes(self, name: str) -> int:
-        """On disk."""
-        return sum(self.files.headers[each].num_bytes for each in self.stored_names(name))
-
-    def _check_plain(self) -> None:
-        headers = {name: self.files.headers[name] for name in self.plain_names}
-        told = NO_QUANTIZATION
-        if self.quantization is not None:
-            told = f"that is no part of a weight in {self.quantization.name}"
-        check_plain(headers, self.files.place, told)
+        weight = self.heads.quantized.get(name)
+        if weight is None:
+            return None
+        return load_weight(weight.format, WeightParts(weight.heads, self.files))
 
 
 def check_unread(files: TensorFiles, names: list[str]) -> None:
@@ -131,42 +74,9 @@ def check_unread(files: TensorFiles, names: list[str]) -> None:
 def open_checkpoint(model_path: Path) -> Iterator[StoredCheckpoint]:
     """Raises ConfigError."""
     quantization = read_quantization(model_path)
-    is_text = has_unread_tower(read_json(model_path / "config.json", dict))
     with SafetensorsFiles(model_path) as files:
-        yield StoredCheckpoint.of(TextTensors(files) if is_text else files, quantization)
-
-
-def _find(files: TensorFiles, quantization: Quantization) -> dict[str, StoredWeight]:
-    """The quantised weights, each checked as far as headers tell."""
-    found = {
-        name: stored
-        for name in files.headers
-        if (stored := _stored(files, quantization, name)) is not None
-    }
-    # The scales of one format may look like the values of another.
-    parts = {part for name, stored in found.items() for part in stored.names if part != name}
-    return {
-        stored.parts.stem + stored.format.ending: StoredWeight(
-            stored.format, stored.parts, stored.format.check(stored.parts)
-        )
-        for name, stored in found.items()
-        if name not in parts
-    }
-
-
-def _stored(files: TensorFiles, quantization: Quantization, name: str) -> StoredWeight | None:
-    """Not checked yet. None for a tensor that is no weight of a format."""
-    dtype = files.headers[name].dtype
-    if dtype in PLAIN_DTYPES:
-        return None
-    formats = [rule.format for rule in quantization.rules]
-    for each in formats:
-        if dtype in each.dtypes and name.endswith(each.marker):
-            stem = name.removesuffix(each.marker)
-            module = (stem + each.ending).removesuffix(".weight")
-            if each in quantization.formats_of(module):
-                return StoredWeight(each, WeightParts(stem, files), ())
-    return None
+        text = text_names(model_path, files)
+        yield StoredCheckpoint.of(files if text is None else TextTensors(files, text), quantization)
 
 
 def _is_something(files: TensorFiles, name: str) -> bool:

@@ -7,23 +7,12 @@ from typing import Protocol
 
 import torch
 
-from shared.checkpoint.vision_text import text_tensor_name
+from shared.checkpoint.formats.tensor_heads import TensorHeads, TextHeads
 from shared.checkpoint.weights.safetensors_file import TensorHeader
-from shared.errors import ConfigError
 
 
-class TensorFiles(Protocol):
+class TensorFiles(TensorHeads, Protocol):
     """Tensors by name. Nothing of them is converted."""
-
-    @property
-    def place(self) -> str:
-        """Where they are, for people."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, TensorHeader]:
-        """The headers of all tensors, by name."""
-        ...
 
     def get(self, name: str) -> torch.Tensor:
         """Raises ConfigError when it cannot be read."""
@@ -31,26 +20,22 @@ class TensorFiles(Protocol):
 
 
 class TextTensors:
-    """`TensorFiles` under the names of the text model on its own, without those of the tower."""
+    """`TensorFiles` under the names of the text model on its own."""
 
-    def __init__(self, files: TensorFiles) -> None:
-        """Raises ConfigError where two tensors would have one name."""
+    def __init__(self, files: TensorFiles, heads: TextHeads) -> None:
         self._files = files
-        self._stored_names: dict[str, str] = {}
-        self.place = files.place
-        for stored_name in files.headers:
-            name = text_tensor_name(stored_name)
-            if name in self._stored_names:
-                raise ConfigError(
-                    f"the checkpoint in {files.place} has {stored_name!r} and "
-                    f"{self._stored_names[name]!r}, which are one tensor of its text model"
-                )
-            if name is not None:
-                self._stored_names[name] = stored_name
+        self._heads = heads
 
-        self.headers: Mapping[str, TensorHeader] = {
-            name: files.headers[stored] for name, stored in self._stored_names.items()
-        }
+    @property
+    def place(self) -> str:
+        return self._heads.place
+
+    @property
+    def headers(self) -> Mapping[str, TensorHeader]:
+        return self._heads.headers
+
+    def read_bytes(self, name: str) -> bytes:
+        return self._heads.read_bytes(name)
 
     def get(self, name: str) -> torch.Tensor:
-        return self._files.get(self._stored_names[name])
+        return self._files.get(self._heads.stored_names[name])

@@ -8,7 +8,6 @@ from typing import Protocol
 import torch
 
 from shared.checkpoint.stored_format import MadeFormat
-from shared.errors import ConfigError
 from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint, check_unread
@@ -62,17 +61,17 @@ class CheckpointReader:
 
     def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
         """Like `read`, in this dtype."""
-        stored_name = self._find(name, shape)
+        stored_name = self._checkpoint.heads.find(name, shape)
         tensor = self._checkpoint.read(stored_name, dtype)
         self._note_read(stored_name)
         return tensor.to(dtype)
 
     def has(self, name: str) -> bool:
-        return self._stored_name(name) is not None
+        return self._checkpoint.heads.stored_name(name) is not None
 
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
         """None: they are stored as numbers. Raises ConfigError as `read` does."""
-        stored_name = self._find(name, shape)
+        stored_name = self._checkpoint.heads.find(name, shape)
         codes = self._checkpoint.codes(stored_name)
         if codes is not None:
             self._note_read(stored_name)
@@ -86,25 +85,9 @@ class CheckpointReader:
         check_unread(self._checkpoint.files, unread)
         self._on_progress(1.0)
 
-    def _find(self, name: str, shape: tuple[int, ...]) -> str:
-        """What the checkpoint calls it."""
-        stored_name = self._stored_name(name)
-        if stored_name is None:
-            place = self._checkpoint.files.place
-            raise ConfigError(f"the checkpoint in {place} has no tensor {name!r}")
-        found = self._checkpoint.shape(stored_name)
-        if found != shape:
-            raise ConfigError(f"{name!r} has shape {found}, config.json says {shape}")
-        return stored_name
-
-    def _stored_name(self, name: str) -> str | None:
-        """Saved without a head, names have no prefix."""
-        names = (name, name.removeprefix("model."))
-        return next((each for each in names if self._checkpoint.shape(each) is not None), None)
-
     def _note_read(self, stored_name: str) -> None:
-        self._unread -= {*self._checkpoint.stored_names(stored_name)}
-        self._num_read_bytes += self._checkpoint.num_bytes(stored_name)
+        self._unread -= {*self._checkpoint.heads.stored_names(stored_name)}
+        self._num_read_bytes += self._checkpoint.heads.num_bytes(stored_name)
         self._on_progress(min(1.0, self._num_read_bytes / max(1, self._num_bytes)))
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shared.checkpoint.formats.quantization import Quantization
+from shared.checkpoint.formats.quantization_files import read_quantization
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
 from shared.checkpoint.vision_text import TEXT_ARCHITECTURES
@@ -15,8 +17,6 @@ from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf
 from worker.engine.formats.made_codes import CODE_BITS
-from worker.engine.formats.quantization import Quantization
-from worker.engine.formats.quantization_files import read_quantization
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
 from worker.engine.models.families.bamba import bamba_config

@@ -91,11 +91,11 @@ class StackedExperts:
         """None where some of it is missing, or not in codes."""
         weights = [f"{experts}.{part}" for part in ("gate_up_proj", "down_proj")]
         names = frozenset([*weights, *(f"{name}_bias" for name in weights)])
-        if any(name not in checkpoint.quantized for name in weights):
+        if any(name not in checkpoint.heads.quantized for name in weights):
             return None
-        if any(checkpoint.shape(name) is None for name in names):
+        if any(checkpoint.heads.shape(name) is None for name in names):
             return None
-        shapes = [checkpoint.quantized[name].shape for name in weights]
+        shapes = [checkpoint.heads.quantized[name].shape for name in weights]
         if any(len(shape) != 3 or shape[0] != shapes[0][0] for shape in shapes):
             return None
         return cls(checkpoint, names, shapes[0][0], experts)
@@ -130,13 +130,13 @@ def find_experts(checkpoint: StoredCheckpoint) -> Mapping[int, ExpertSource]:
     singles: dict[int, set[str]] = defaultdict(set)
     coded: set[int] = set()
     found: dict[int, ExpertSource] = {}
-    for name in (*checkpoint.plain_names, *checkpoint.quantized):
+    for name in (*checkpoint.heads.plain_names, *checkpoint.heads.quantized):
         if match := _ONE.fullmatch(name):
             layer = int(match["layer"])
             singles[layer].add(name)
-            if name in checkpoint.quantized:
+            if name in checkpoint.heads.quantized:
                 coded.add(layer)
-        elif name in checkpoint.quantized and (match := STACKED.fullmatch(name)):
+        elif name in checkpoint.heads.quantized and (match := STACKED.fullmatch(name)):
             stacked = StackedExperts.of(checkpoint, match["experts"])
             if stacked is not None:
                 found[int(match["layer"])] = stacked

@@ -267,11 +267,11 @@ def _weights(
     """Transformers reads the files itself, or is given what it cannot read, or not by these names:
     then the class of the model must be named, for transformers finds it by a path alone.
     """
-    if not checkpoint.quantized and not checkpoint.is_renamed:
+    if not checkpoint.heads.quantized and not checkpoint.is_renamed:
         return auto_model, {"pretrained_model_name_or_path": model_path}
     import transformers
 
-    names = [*checkpoint.plain_names, *checkpoint.quantized]
+    names = [*checkpoint.heads.plain_names, *checkpoint.heads.quantized]
     weights = {name: _LazyWeight(checkpoint, name, dtype) for name in names}
     maker = getattr(transformers, hf_config.architectures[0])
     return maker, {"pretrained_model_name_or_path": None, "state_dict": weights}
@@ -291,7 +291,7 @@ class _LazyWeight:
 
 def _stored_names(checkpoint: StoredCheckpoint, names: Iterable[str]) -> list[str]:
     """As the files have them; transformers may have changed a name."""
-    return [stored for name in names for stored in checkpoint.stored_names(name)]
+    return [stored for name in names for stored in checkpoint.heads.stored_names(name)]
 
 
 def _checked_layers(model: Any) -> tuple[AttentionLayer, ...]:

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from shared.checkpoint.formats.layouts.four_bit_floats import ExpertMxfp4
+from shared.checkpoint.formats.quantization_files import METHODS
+from shared.checkpoint.formats.section import Section
+from shared.checkpoint.formats.tensor_heads import WeightHeads
 from shared.checkpoint.weights.safetensors_file import TensorHeader
-from shared.checkpoint.weights.section import Section
 from tests.worker.engine.formats.stored_kinds import KINDS, pack_bytes
-from worker.engine.formats.linear_format import WeightParts
-from worker.engine.formats.quantization_files import METHODS
-from worker.engine.formats.stored.four_bit_floats import ExpertMxfp4
+from worker.engine.formats.weight_loading import load_weight
+from worker.engine.formats.weight_parts import WeightParts
 
 DTYPES = {
     torch.bfloat16: "BF16",
@@ -34,12 +36,20 @@ class TensorsAtHand:
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         self._tensors = tensors
         self.headers = {
-            name: TensorHeader(DTYPES[each.dtype], tuple(each.shape), each.nbytes)
+            name: TensorHeader(DTYPES[each.dtype], tuple(each.shape), each.nbytes, 0)
             for name, each in tensors.items()
         }
 
+    def read_bytes(self, name: str) -> bytes:
+        return self._tensors[name].contiguous().numpy().tobytes()
+
     def get(self, name: str) -> torch.Tensor:
         return self._tensors[name]
+
+
+def parts_of(stem: str, tensors: dict[str, torch.Tensor]) -> WeightParts:
+    files = TensorsAtHand(tensors)
+    return WeightParts(WeightHeads(stem, files), files)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +68,10 @@ def test_compressed_tensors(kind: str) -> None:
     theirs = compressor.decompress(local, scheme)["weight"]
     quantization = METHODS["compressed-tensors"](Section("test", section))
     assert quantization is not None
-    parts = WeightParts("m.weight", TensorsAtHand(tensors))
+    parts = parts_of("m.weight", tensors)
     stored = quantization.rules[0].format
-    assert stored.check(parts) == (96, 160)
-    assert torch.equal(stored.load(parts).dense(theirs.dtype), theirs)
+    assert stored.check(parts.heads) == (96, 160)
+    assert torch.equal(load_weight(stored, parts).dense(theirs.dtype), theirs)
 
 
 def test_the_experts_of_gpt_oss() -> None:
@@ -72,9 +82,9 @@ def test_the_experts_of_gpt_oss() -> None:
     scales = torch.randint(100, 140, (3, 40, 4), generator=generator).to(torch.uint8)
     tensors = {"experts.gate_up_proj_blocks": pack_bytes(codes)}
     tensors["experts.gate_up_proj_scales"] = scales
-    parts = WeightParts("experts.gate_up_proj", TensorsAtHand(tensors))
-    assert ExpertMxfp4().check(parts) == (3, 128, 40)
-    weight = ExpertMxfp4().load(parts)
+    parts = parts_of("experts.gate_up_proj", tensors)
+    assert ExpertMxfp4().check(parts.heads) == (3, 128, 40)
+    weight = load_weight(ExpertMxfp4(), parts)
     assert weight.shape == (3, 128, 40)
     theirs = convert_moe_packed_tensors(tensors["experts.gate_up_proj_blocks"], scales)
     assert torch.equal(weight.dense(torch.bfloat16), theirs)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from shared.checkpoint.weights.section import Section
+from shared.checkpoint.formats.layouts.four_bit_floats import ExpertMxfp4
+from shared.checkpoint.formats.quantization import Quantization
+from shared.checkpoint.formats.quantization_files import METHODS
+from shared.checkpoint.formats.section import Section
 from shared.errors import ConfigError
 from tests.worker.engine.formats.stored_kinds import KINDS, Kind
 from tests.worker.engine.formats.test_formats_libraries import TensorsAtHand
-from worker.engine.formats.quantization import Quantization
-from worker.engine.formats.quantization_files import METHODS
-from worker.engine.formats.stored.four_bit_floats import ExpertMxfp4
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint
 
 MODULE = "model.layers.0.mlp.up_proj"
@@ -47,9 +47,9 @@ def is_taken(tensors: dict[str, torch.Tensor], quantization: Quantization) -> bo
     """Whether the weight was read. Anything but ConfigError ends the test."""
     try:
         checkpoint = StoredCheckpoint.of(TensorsAtHand(tensors), quantization)
-        for name in checkpoint.quantized:
+        for name in checkpoint.heads.quantized:
             weight = checkpoint.read(name, torch.float32)
-            assert weight.shape == checkpoint.shape(name)
+            assert weight.shape == checkpoint.heads.shape(name)
             assert bool(torch.isfinite(weight).all())
     except ConfigError:
         return False

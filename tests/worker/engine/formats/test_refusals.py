@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shared.checkpoint.weights import quantization_sections
 from shared.errors import ConfigError
 from tests.worker.engine.formats.quantized_copies import (
     change_config,
@@ -22,7 +21,6 @@ from tests.worker.engine.formats.quantized_copies import (
 from tests.worker.engine.formats.stored_kinds import KINDS, compressed
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine.formats import quantization_files
 
 SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 Q_PROJ = "model__layers__0__self_attn__q_proj__"
@@ -109,10 +107,6 @@ def test_what_the_configuration_says(
     path = save_quantized(source, tmp_path / "model", "int8 by channel")
     change_config(path, quantization_config=change)
     assert_refused(path, sentence)
-
-
-def test_every_tool_that_is_let_through_has_its_reader() -> None:
-    assert tuple(quantization_files.METHODS) == quantization_sections.METHODS
 
 
 def test_another_group_size_than_the_files(source: Path, tmp_path: Path) -> None:

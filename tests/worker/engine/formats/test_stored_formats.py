@@ -36,7 +36,7 @@ def test_every_value_of_every_format(kind: str, source: Path, tmp_path: Path) ->
     dense = load_file(save_dense(source, tmp_path / "dense", kind) / "model.safetensors")
     original = load_file(source / "model.safetensors")
     with open_checkpoint(quantized) as checkpoint:
-        assert len(checkpoint.quantized) == 14
+        assert len(checkpoint.heads.quantized) == 14
         for name, values in dense.items():
             for dtype in (torch.float32, torch.bfloat16):
                 assert torch.equal(checkpoint.read(name, dtype).to(dtype), values.to(dtype)), name
@@ -62,7 +62,7 @@ def test_what_is_multiplied_as_it_is_stored(kind: str, source: Path, tmp_path: P
     with open_checkpoint(quantized) as checkpoint:
         layouts = [
             coded_layout(codes)
-            for name in checkpoint.quantized
+            for name in checkpoint.heads.quantized
             if (codes := checkpoint.codes(name)) is not None
         ]
     assert len(layouts) == 14

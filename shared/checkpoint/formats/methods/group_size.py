@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.checkpoint.weights.section import Section
+from shared.checkpoint.formats.section import Section
 
 
 def group_size_of(section: Section, size: int) -> int | None:

@@ -1,35 +1,56 @@
-"""Where the files of a checkpoint tell of its quantisation, and by which tool."""
+"""What the files of a checkpoint tell of its quantisation, read by the rules of its tool."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from shared.checkpoint.formats.methods.awq import read_awq
+from shared.checkpoint.formats.methods.bits_and_bytes import read_bits_and_bytes
+from shared.checkpoint.formats.methods.compressed_tensors import read_compressed_tensors
+from shared.checkpoint.formats.methods.fp8 import read_fbgemm, read_fp8
+from shared.checkpoint.formats.methods.gpt_oss import read_mxfp4
+from shared.checkpoint.formats.methods.gptq import read_gptq
+from shared.checkpoint.formats.methods.modelopt import read_modelopt
+from shared.checkpoint.formats.quantization import Quantization
+from shared.checkpoint.formats.section import Section
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.stored_format import MODELOPT_FILE, modelopt_config
-from shared.checkpoint.weights.section import Section
 from shared.errors import ConfigError
 
 # The tools whose checkpoints are read.
-METHODS = (
-    "awq",
-    "bitsandbytes",
-    "compressed-tensors",
-    "fbgemm_fp8",
-    "fp8",
-    "gptq",
-    "modelopt",
-    "mxfp4",
-)
+METHODS: Mapping[str, Callable[[Section], Quantization | None]] = {
+    "awq": read_awq,
+    "bitsandbytes": read_bits_and_bytes,
+    "compressed-tensors": read_compressed_tensors,
+    "fbgemm_fp8": read_fbgemm,
+    "fp8": read_fp8,
+    "gptq": read_gptq,
+    "modelopt": read_modelopt,
+    "mxfp4": read_mxfp4,
+}
 _SECTIONS = ("quantization_config", "compression_config")
 
 
-def quantization_sections(model_path: Path) -> list[tuple[str, Section]]:
-    """Each with its tool, one of `METHODS`; none for a checkpoint in 16 or 32 bits.
+def read_quantization(model_path: Path) -> Quantization | None:
+    """None for a checkpoint in 16 or 32 bits. Raises ConfigError for what we do not know."""
+    told = [METHODS[method](section) for method, section in _all_sections(model_path)]
+    _check_agreed(model_path, told)
+    return told[0] if told else None
 
-    Raises ConfigError for others.
-    """
+
+def _check_agreed(model_path: Path, told: list[Quantization | None]) -> None:
+    names = dict.fromkeys("none" if each is None else each.name for each in told)
+    if len(names) > 1:
+        raise ConfigError(
+            f"the files of {model_path} say different things of its quantisation: "
+            f"{'; '.join(names)}"
+        )
+
+
+def _all_sections(model_path: Path) -> list[tuple[str, Section]]:
+    """Each with its tool, one of `METHODS`."""
     place = model_path / "config.json"
     config = read_json(place, dict)
     text_config = config.get("text_config")
@@ -61,9 +82,9 @@ def _sections(path: Path, values: Mapping[str, Any]) -> list[Section]:
 def _method(section: Section) -> str:
     is_old = section.place.endswith("compression_config")
     method = section.values.get("quant_method", "compressed-tensors" if is_old else None)
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ConfigError(
             f"{section.place}: checkpoints quantised by {method or 'an unnamed method'} are not "
             f"supported, only by {', '.join(METHODS)}; take the original in 16 bits"
         )
-    return str(method)
+    return method

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from shared.checkpoint.weights.section import Section
-from worker.engine.formats.quantization import FormatRule, Quantization
-from worker.engine.formats.stored.eight_bits import FP8, WHOLE, EightBits
+from shared.checkpoint.formats.layouts.eight_bits import FP8, WHOLE, EightBits
+from shared.checkpoint.formats.quantization import FormatRule, Quantization
+from shared.checkpoint.formats.section import Section
 
 
 class _Fp8(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

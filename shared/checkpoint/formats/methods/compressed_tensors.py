@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from shared.checkpoint.weights.section import Section
-from worker.engine.formats.linear_format import LinearFormat
-from worker.engine.formats.methods.group_size import group_size_of
-from worker.engine.formats.quantization import FormatRule, Quantization, check_pattern
-from worker.engine.formats.stored.eight_bits import FP8, INT8, WHOLE, EightBits
-from worker.engine.formats.stored.four_bit_floats import (
+from shared.checkpoint.formats.layouts.eight_bits import FP8, INT8, WHOLE, EightBits
+from shared.checkpoint.formats.layouts.four_bit_floats import (
     MXFP4_BLOCK,
     NVFP4_BLOCK,
     Nvfp4,
     PackedMxfp4,
 )
-from worker.engine.formats.stored.packed_integers import PackedIntegers
+from shared.checkpoint.formats.layouts.packed_integers import PackedIntegers
+from shared.checkpoint.formats.linear_format import LinearFormat
+from shared.checkpoint.formats.methods.group_size import group_size_of
+from shared.checkpoint.formats.quantization import FormatRule, Quantization, check_pattern
+from shared.checkpoint.formats.section import Section
 
 _BYTES = ("int-quantized", "float-quantized", "naive-quantized")
 

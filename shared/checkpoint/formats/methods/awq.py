@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from shared.checkpoint.weights.section import Section
-from worker.engine.formats.methods.group_size import group_size_of
-from worker.engine.formats.quantization import FormatRule, Quantization
-from worker.engine.formats.stored.column_words import AwqWords
+from shared.checkpoint.formats.layouts.column_words import AwqWords
+from shared.checkpoint.formats.methods.group_size import group_size_of
+from shared.checkpoint.formats.quantization import FormatRule, Quantization
+from shared.checkpoint.formats.section import Section
 
 
 class _Awq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

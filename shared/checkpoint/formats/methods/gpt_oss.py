@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from shared.checkpoint.weights.section import Section
-from worker.engine.formats.quantization import FormatRule, Quantization
-from worker.engine.formats.stored.four_bit_floats import ExpertMxfp4
+from shared.checkpoint.formats.layouts.four_bit_floats import ExpertMxfp4
+from shared.checkpoint.formats.quantization import FormatRule, Quantization
+from shared.checkpoint.formats.section import Section
 
 
 class _Mxfp4(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

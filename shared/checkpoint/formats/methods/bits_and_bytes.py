@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from shared.checkpoint.weights.section import Section
-from worker.engine.formats.linear_format import LinearFormat
-from worker.engine.formats.quantization import FormatRule, Quantization
-from worker.engine.formats.stored.bits_and_bytes import BitsAndBytes4, BitsAndBytes8
+from shared.checkpoint.formats.layouts.bits_and_bytes import BitsAndBytes4, BitsAndBytes8
+from shared.checkpoint.formats.linear_format import LinearFormat
+from shared.checkpoint.formats.quantization import FormatRule, Quantization
+from shared.checkpoint.formats.section import Section
 
 
 class _BitsAndBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

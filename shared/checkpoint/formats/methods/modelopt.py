@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from shared.checkpoint.weights.section import Section
-from worker.engine.formats.linear_format import LinearFormat
-from worker.engine.formats.quantization import FormatRule, Quantization
-from worker.engine.formats.stored.eight_bits import FP8, WHOLE, EightBits
-from worker.engine.formats.stored.four_bit_floats import NVFP4_BLOCK, Nvfp4
+from shared.checkpoint.formats.layouts.eight_bits import FP8, WHOLE, EightBits
+from shared.checkpoint.formats.layouts.four_bit_floats import NVFP4_BLOCK, Nvfp4
+from shared.checkpoint.formats.linear_format import LinearFormat
+from shared.checkpoint.formats.quantization import FormatRule, Quantization
+from shared.checkpoint.formats.section import Section
 
 _BLOCK = 128
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from shared.checkpoint.weights.quantization_sections import quantization_sections
-from shared.checkpoint.weights.served_weights import check_served_weights
+from shared.checkpoint.formats.served_weights import check_served_weights
 from shared.errors import ConfigError
 from tests.e2e.role_stack import DEMO_MODEL
 
@@ -34,7 +33,6 @@ def codes() -> dict[str, np.ndarray[Any, Any]]:
 
 def test_a_plain_checkpoint() -> None:
     check_served_weights(DEMO_MODEL)
-    assert quantization_sections(DEMO_MODEL) == []
 
 
 def test_masks_and_counters_are_no_codes(tmp_path: Path) -> None:
@@ -51,23 +49,42 @@ def test_codes_without_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("config", "sentence"),
     [
-        {"quantization_config": {"quant_method": "gptq"}},
-        {"compression_config": {"format": "int-quantized"}},
-        {"text_config": {"quantization_config": {"quant_method": "fp8"}}},
+        ({"quantization_config": {"quant_method": "gptq"}}, "missing required field `bits`"),
+        ({"compression_config": {"format": "x"}}, "missing required field `config_groups`"),
+        (
+            {"text_config": {"quantization_config": {"quant_method": "fp8"}}},
+            "none of its tensors is$",
+        ),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+            "has no 'model.layers.0.mlp.up_proj.SCB'",
+        ),
     ],
 )
-def test_codes_of_a_tool_are_left_to_the_worker(tmp_path: Path, config: dict[str, Any]) -> None:
-    check_served_weights(folder_of(tmp_path / "model", config, **codes()))
+def test_codes_that_are_not_as_their_tool_says(
+    tmp_path: Path, config: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check_served_weights(folder_of(tmp_path / "model", config, **codes()))
 
 
 def test_modelopt_tells_it_beside(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "model", {}, **codes())
     beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
     (path / "hf_quant_config.json").write_text(json.dumps(beside))
-    check_served_weights(path)
-    assert [method for method, _ in quantization_sections(path)] == ["modelopt"]
+    with pytest.raises(ConfigError, match="is quantised"):
+        check_served_weights(path)
+
+
+def test_shapes_that_config_json_does_not_tell(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_MODEL, tmp_path / "model")
+    config = json.loads((DEMO_MODEL / "config.json").read_text())
+    heads = {"num_key_value_heads": 2 * config["num_key_value_heads"]}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | heads))
+    with pytest.raises(ConfigError, match=r"^'model.layers.0.self_attn.k_proj.weight' has shape"):
+        check_served_weights(tmp_path / "model")
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.checkpoint.weights.section import Section
+from shared.checkpoint.formats.linear_format import LinearFormat
+from shared.checkpoint.formats.section import Section
 from shared.errors import ConfigError
-from worker.engine.formats.linear_format import LinearFormat
 
 _REGEX = "re:"
 
