@@ -194,6 +194,31 @@ QWEN_3_5 = {
         "mrope_section": [2, 1, 1],
     },
 }
+FALCON = {
+    "pad_token_id": None,
+    "mamba_d_ssm": 96,
+    "mlp_multipliers": [0.6, 1.7],
+    "key_multiplier": 0.7,
+    "attention_in_multiplier": 1.3,
+    "attention_out_multiplier": 0.8,
+    "ssm_in_multiplier": 0.5,
+    "ssm_out_multiplier": 1.4,
+    "ssm_multipliers": [0.6, 0.4, 2.2, 1.5, 0.7],
+}
+NEMOTRON = {
+    "mamba_num_heads": 12,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 20,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 20,
+    "routed_scaling_factor": 1.7,
+    "pad_token_id": None,
+}
 QWEN_EXPERTS = {
     "num_experts": 8,
     "num_experts_per_tok": 2,
@@ -326,6 +351,70 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "intermediate_size": 24,
             "shared_intermediate_size": 36,
             "residual_multiplier": 0.22,
+        },
+    ),
+    "falcon_h1": (
+        "falcon_h1",
+        MAMBA
+        | FALCON
+        | {
+            "embedding_multiplier": 3.0,
+            "lm_head_multiplier": 0.4,
+            "time_step_limit": [0.5, 1.5],
+        },
+    ),
+    "falcon_h1 biases": (
+        "falcon_h1",
+        MAMBA
+        | FALCON
+        | {
+            "mamba_rms_norm": True,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "falcon_h1 norm": (
+        "falcon_h1",
+        MAMBA
+        | {
+            "num_hidden_layers": 1,
+            "mamba_d_ssm": 72,
+            "pad_token_id": None,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "nemotron_h": (
+        "nemotron_h",
+        NEMOTRON
+        | {
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+            "use_bias": True,
+            "mlp_bias": True,
+            "time_step_min": 0.3,
+        },
+    ),
+    "nemotron_h moe": (
+        "nemotron_h",
+        NEMOTRON
+        | {
+            "layers_block_type": ["linear_attention", "moe", "full_attention"],
+            "num_experts_per_tok": 4,
+        },
+    ),
+    "nemotron_h latent": (
+        "nemotron_h",
+        NEMOTRON
+        | {
+            "layers_block_type": ["full_attention", "moe", "linear_attention"],
+            "moe_latent_size": 16,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "use_conv_bias": False,
         },
     ),
     "granite hybrid biases": (

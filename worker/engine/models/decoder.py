@@ -54,7 +54,7 @@ class DecoderModel:
             rounded = torch.tensor(config.embedding_scale, dtype=self._embeddings.dtype)
             self._embedding_scale = float(rounded)
         self._layers = [
-            DecoderLayer(config, weights.layer(layer_id), mixer, mlp, ops)
+            make_layer(config, weights.layer(layer_id), mixer, mlp, ops)
             for layer_id, (mixer, mlp) in enumerate(
                 zip(
                     make_mixers(config, weights, ops),
@@ -154,8 +154,55 @@ class AttentionMixer:
         return self._output(attended * sigmoid(gates).to(attended.dtype), batch)
 
 
+class JoinedMixers:
+    """Several beside each other: what they give is added."""
+
+    def __init__(self, mixers: Sequence[Mixer]) -> None:
+        self._mixers = mixers
+
+    def forward(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
+        first, *others = (mixer.forward(x, batch, attention) for mixer in self._mixers)
+        return sum(others, first)
+
+
+class Layer(Protocol):
+    """What it adds is given on, for the next norm to add."""
+
+    def forward(
+        self,
+        delta: torch.Tensor,  # [num_tokens, hidden_size], of the layer before
+        residual: torch.Tensor,  # the same shape: the sum without it
+        batch: ModelInput,
+        attention: AttentionBackend,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+class SingleLayer:
+    """A mixer or an MLP alone."""
+
+    def __init__(self, norm: Norm, mixer: Mixer | None, mlp: Mlp | None) -> None:
+        self._norm = norm
+        self._mixer = mixer
+        self._mlp = mlp
+
+    def forward(
+        self,
+        delta: torch.Tensor,
+        residual: torch.Tensor,
+        batch: ModelInput,
+        attention: AttentionBackend,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, residual = self._norm.of_sum(delta, residual)
+        if self._mixer is not None:
+            return self._mixer.forward(x, batch, attention), residual
+        assert self._mlp is not None, "a layer has something"
+        return self._mlp.forward(x, batch), residual
+
+
 class DecoderLayer:
-    """A mixer and an MLP. What each adds is given on, for the next norm to add."""
+    """A mixer and an MLP, each with norms of its own."""
 
     def __init__(
         self,
@@ -175,8 +222,8 @@ class DecoderLayer:
 
     def forward(
         self,
-        delta: torch.Tensor,  # [num_tokens, hidden_size], of the layer before
-        residual: torch.Tensor,  # the same shape: the sum without it
+        delta: torch.Tensor,
+        residual: torch.Tensor,
         batch: ModelInput,
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -188,21 +235,46 @@ class DecoderLayer:
         return self._after_mlp.of(self._mlp.forward(x, batch)), residual
 
 
-def make_mixers(config: DecoderConfig, weights: DecoderWeights, ops: LayerOps) -> Iterator[Mixer]:
-    """By layer."""
+def make_layer(
+    config: DecoderConfig,
+    weights: LayerWeights,
+    mixer: Mixer | None,
+    mlp: Mlp | None,
+    ops: LayerOps,
+) -> Layer:
+    """With a mixer, an MLP, or both."""
+    if mixer is None or mlp is None:
+        return SingleLayer(make_norm(config, weights.before_attention, ops), mixer, mlp)
+    return DecoderLayer(config, weights, mixer, mlp, ops)
+
+
+def make_mixers(
+    config: DecoderConfig, weights: DecoderWeights, ops: LayerOps
+) -> Iterator[Mixer | None]:
+    """By layer; None: it has an MLP alone."""
     state_ids = count()
     for layer_id, attention_id in enumerate(config.attention_ids):
-        if attention_id is not None and config.latent is not None:
-            prefix = f"model.layers.{layer_id}.self_attn."
-            yield LatentMixer(config.latent, config.rope, weights.reader, prefix, ops, attention_id)
-            continue
+        mixers: list[Mixer] = []
         if attention_id is not None:
-            yield AttentionMixer(config, weights.attention(layer_id), ops, layer_id, attention_id)
-            continue
-        recurrent = config.recurrent[layer_id]
-        assert recurrent is not None, "what does not attend keeps a state"
-        prefix = f"model.layers.{layer_id}.recurrent."
-        yield make_recurrent_mixer(recurrent, weights.reader, prefix, ops.linears, next(state_ids))
+            mixers.append(make_attention(config, weights, ops, layer_id, attention_id))
+        recurrent = config.recurrent[layer_id] if config.recurrent else None
+        if recurrent is not None:
+            prefix = f"model.layers.{layer_id}.recurrent."
+            state_id = next(state_ids)
+            mixers.append(
+                make_recurrent_mixer(recurrent, weights.reader, prefix, ops.linears, state_id)
+            )
+        yield JoinedMixers(mixers) if len(mixers) > 1 else next(iter(mixers), None)
+
+
+def make_attention(
+    config: DecoderConfig, weights: DecoderWeights, ops: LayerOps, layer_id: int, attention_id: int
+) -> Mixer:
+    """`attention_id`: its place among the layers that attend."""
+    if config.latent is None:
+        return AttentionMixer(config, weights.attention(layer_id), ops, layer_id, attention_id)
+    prefix = f"model.layers.{layer_id}.self_attn."
+    return LatentMixer(config.latent, config.rope, weights.reader, prefix, ops, attention_id)
 
 
 def make_mlps(
@@ -210,10 +282,13 @@ def make_mlps(
     weights: DecoderWeights,
     ops: LayerOps,
     coded_experts: CodedExperts | None,
-) -> Iterator[Mlp]:
-    """By layer."""
+) -> Iterator[Mlp | None]:
+    """By layer; None: it has a mixer alone."""
+    has_mlp = config.has_mlp or (True,) * config.num_layers
     for layer_id, experts in enumerate(config.experts or (None,) * config.num_layers):
-        if experts is None:
+        if not has_mlp[layer_id]:
+            yield None
+        elif experts is None:
             yield DenseMlp(config.mlp, weights.mlp(layer_id), ops, layer_id)
         else:
             prefix = f"model.layers.{layer_id}.mlp."

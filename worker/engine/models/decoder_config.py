@@ -47,10 +47,20 @@ class Scales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightScale:
+    """What a projection is multiplied with when it is read: it needs no factor when it runs."""
+
+    module: str  # the end of its name
+    input: float = 1.0  # of what it is given, so not of its bias
+    outputs: tuple[tuple[int, float], ...] = ()  # in order: how many, and their factor; (): none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig(ModelConfig):
     """A decoder of attention and MLP, layer by layer.
 
-    `attention_layers` and `layer_ropes` are of the layers that attend, `state_layers` of others.
+    `attention_layers` and `layer_ropes` are of the layers that attend, `state_layers` of those that
+    keep a state: some do both.
     """
 
     intermediate_size: int
@@ -63,7 +73,9 @@ class DecoderConfig(ModelConfig):
     is_parallel: bool = False  # the MLP is given what attention is given: no norm is between them
     rope: RopeConfig  # in whose order heads are kept
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
-    recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None: it attends; (): all do
+    attends: tuple[bool, ...] = ()  # by layer; (): all do
+    recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None, (): none keeps a state
+    has_mlp: tuple[bool, ...] = ()  # by layer; (): all have; without, or with it alone: one norm
     latent: LatentConfig | None = None  # of the layers that attend; None: they keep heads
     head_norm: HeadNormConfig | None = None
     experts: tuple[ExpertsConfig | None, ...] = ()  # by layer; None: it has none; (): none has
@@ -78,6 +90,7 @@ class DecoderConfig(ModelConfig):
     is_embedding_scale_rounded: bool = False
     logits_divisor: float = 1.0
     stored_names: tuple[tuple[str, str], ...] = ()  # parts of a tensor's name: ours, and theirs
+    weight_scales: tuple[WeightScale, ...] = ()
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
 
     @property
@@ -86,7 +99,8 @@ class DecoderConfig(ModelConfig):
         attention_size = self._attention_size
         mlp_size = self.mlp.num_projections * self.intermediate_size * self.hidden_size
         experts_size = sum(each.num_projection_values for each in self.experts if each)
-        num_dense = self.num_layers - sum(each is not None for each in self.experts)
+        num_mlps = sum(self.has_mlp) if self.has_mlp else self.num_layers
+        num_dense = num_mlps - sum(each is not None for each in self.experts)
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
         num_attending = len(self.attention_layers)
         mixers_size = num_attending * attention_size + recurrent_size
@@ -103,10 +117,10 @@ class DecoderConfig(ModelConfig):
 
     @property
     def attention_ids(self) -> tuple[int | None, ...]:
-        """By layer, its place among those that attend; None: it keeps a state."""
+        """By layer, its place among those that attend; None: it does not."""
         ids = count()
-        recurrent = self.recurrent or (None,) * self.num_layers
-        return tuple(next(ids) if each is None else None for each in recurrent)
+        attends = self.attends or (True,) * self.num_layers
+        return tuple(next(ids) if each else None for each in attends)
 
     @property
     def has_head(self) -> bool:
@@ -261,25 +275,32 @@ def with_experts(
         return model
     if experts.obstacle is not None:
         raise ConfigError(f"{config.path}: {experts.obstacle}")
+    if not model.state_layers and model.latent is None:  # on a GPU nothing here computes them
+        raise NotFused(f"{config.path}: it has experts, and all its layers attend")
     by_layer = tuple(experts if each else None for each in has_experts)
     num_expert_values = sum(has_experts) * experts.num_coded_values
     return _counted(replace(model, experts=by_layer, num_expert_values=num_expert_values))
 
 
 def with_recurrent_layers(
-    config: ConfigFile, model: DecoderConfig, recurrent: Sequence[RecurrentConfig | None]
+    config: ConfigFile,
+    model: DecoderConfig,
+    recurrent: Sequence[RecurrentConfig | None],
+    attends: Sequence[bool] | None = None,
 ) -> DecoderConfig:
-    """`model`, all of whose layers attend, with these in the place of some. Raises ConfigError
-    where none would be left: then there are no pages to serve from.
+    """`model`, all of whose layers attend, with these in the place of some; with `attends`, beside
+    those that go on to attend. Raises ConfigError where none would be left: then there are no pages
+    to serve from.
     """
-    attends = [each is None for each in recurrent]
+    attends = [each is None for each in recurrent] if attends is None else attends
     if not any(attends):
         raise ConfigError(f"{config.path}: no layer attends: not supported")
-    if all(attends):
+    if not any(recurrent):
         return model
     return _counted(
         replace(
             model,
+            attends=tuple(attends),
             recurrent=tuple(recurrent),
             attention_layers=tuple(compress(model.attention_layers, attends)),
             layer_ropes=tuple(compress(model.layer_ropes, attends)),

@@ -15,6 +15,7 @@ from worker.engine.models.model_config import is_classifier
 from worker.engine.models.norms import NormWeights
 from worker.engine.models.renaming_reader import RenamingReader
 from worker.engine.models.rotary import head_order
+from worker.engine.models.scaling_reader import ScalingReader
 
 
 class Projection(NamedTuple):
@@ -66,7 +67,9 @@ class DecoderWeights:
         self, config: DecoderConfig, checkpoint: WeightReader, codes: CodeReader | None = None
     ) -> None:
         self._config = config
-        self._checkpoint = RenamingReader(checkpoint, config.stored_names)
+        self._checkpoint: WeightReader = RenamingReader(checkpoint, config.stored_names)
+        if config.weight_scales:
+            self._checkpoint = ScalingReader(self._checkpoint, config.weight_scales)
         self._codes = codes
         self._qkv_rows = _qkv_rows(config)  # as they are stored, by place; None: the same
 

@@ -42,11 +42,10 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
     ),
     RECURRENT: (
-        *("BailingHybridForCausalLM", "FalconH1ForCausalLM"),
-        *("FalconMambaForCausalLM", "Inkling2ForCausalLM"),
+        *("BailingHybridForCausalLM", "FalconMambaForCausalLM", "Inkling2ForCausalLM"),
         *("InklingForCausalLM", "JambaForCausalLM", "KimiLinearForCausalLM"),
         *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),
-        *("NemotronHForCausalLM", "OlmoHybridForCausalLM", "Qwen4ExpForCausalLM"),
+        *("OlmoHybridForCausalLM", "Qwen4ExpForCausalLM"),
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
         *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),

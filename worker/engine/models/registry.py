@@ -29,6 +29,7 @@ from worker.engine.models.families.deepseek import (
 )
 from worker.engine.models.families.ernie import ernie_config
 from worker.engine.models.families.exaone4 import exaone4_config
+from worker.engine.models.families.falcon_h1 import falcon_h1_config
 from worker.engine.models.families.gemma import gemma_config
 from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config
 from worker.engine.models.families.glm import glm4_config, glm_config
@@ -41,6 +42,7 @@ from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
 from worker.engine.models.families.nemotron import nemotron_config
+from worker.engine.models.families.nemotron_h import nemotron_h_config
 from worker.engine.models.families.olmo import olmo2_config, olmo3_config
 from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
@@ -102,9 +104,11 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
 # And these, some of whose layers keep a state beside keys and values: on CPUs alone.
 _RECURRENT: dict[str, ReadConfig] = {
     "BambaForCausalLM": bamba_config,
+    "FalconH1ForCausalLM": falcon_h1_config,
     "GraniteMoeHybridForCausalLM": granite_hybrid_config,
     "Lfm2ForCausalLM": lfm2_config,
     "Lfm2MoeForCausalLM": lfm2_moe_config,
+    "NemotronHForCausalLM": nemotron_h_config,
     "Qwen3NextForCausalLM": qwen3_next_config,
     "Qwen3_5ForCausalLM": qwen3_5_config,
     "Qwen3_5MoeForCausalLM": qwen3_5_moe_config,

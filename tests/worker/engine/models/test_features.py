@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +31,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.models import norms
 from worker.engine.models.decoder_config import DecoderConfig, with_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.families import deepseek, granite_hybrid, lfm2, qwen3_5
+from worker.engine.models.families import deepseek, granite_hybrid, lfm2, nemotron_h, qwen3_5
 from worker.engine.models.latent import latent_mixer
 from worker.engine.models.model_config import ConfigFile
 
@@ -117,6 +120,31 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"rms_norm_eps": 0.1},
     ],
     "lfm2 biases": [{"norm_eps": 0.1}],
+    "falcon_h1": [
+        {"embedding_multiplier": 1.0},
+        {"lm_head_multiplier": 1.0},
+        {"mlp_multipliers": [1.0, 1.7]},
+        {"mlp_multipliers": [0.6, 1.0]},
+        {"key_multiplier": 1.0},
+        {"attention_in_multiplier": 1.0},
+        {"attention_out_multiplier": 1.0},
+        {"ssm_in_multiplier": 1.0},
+        {"ssm_out_multiplier": 1.0},
+        {"ssm_multipliers": [1.0, 0.4, 2.2, 1.5, 0.7]},
+        {"ssm_multipliers": [0.6, 1.0, 2.2, 1.5, 0.7]},
+        {"ssm_multipliers": [0.6, 0.4, 1.0, 1.5, 0.7]},
+        {"ssm_multipliers": [0.6, 0.4, 2.2, 1.0, 0.7]},
+        {"ssm_multipliers": [0.6, 0.4, 2.2, 1.5, 1.0]},
+        {"time_step_limit": [0.0, 1e9]},
+    ],
+    "falcon_h1 norm": [{"mamba_norm_before_gate": True}],
+    "nemotron_h": [{"time_step_min": 0.001}, {"mlp_hidden_act": "silu"}],
+    "nemotron_h moe": [
+        {"norm_topk_prob": False},
+        {"routed_scaling_factor": 1.0},
+        {"topk_group": 4},
+        {"mlp_hidden_act": "silu"},
+    ],
     "lfm2 moe": [
         {"num_experts_per_tok": 2},
         {"routed_scaling_factor": 1.0},
@@ -156,26 +184,39 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
 CASES = [(family, switch) for family, switches in SWITCHES.items() for switch in switches]
 
 
+Tiny = Callable[[str], tuple[Path, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """A family's checkpoint, and its logits."""
+
+    @functools.cache
+    def make(family: str) -> tuple[Path, torch.Tensor]:
+        model_type, overrides = FAMILIES[family]
+        path = save_tiny_model(tmp_path_factory.mktemp("model"), model_type, **overrides)
+        return path, logits(path)
+
+    return make
+
+
 @pytest.mark.parametrize(("family", "switch"), CASES, ids=lambda each: str(each))
 def test_a_feature_that_is_switched_off_moves_the_logits(
-    tmp_path: Path, family: str, switch: dict[str, Any]
+    tmp_path: Path, tiny: Tiny, family: str, switch: dict[str, Any]
 ) -> None:
-    model_type, overrides = FAMILIES[family]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
-    with_it = logits(path)
-    config_path = path / "config.json"
+    path, with_it = tiny(family)
+    copy = Path(shutil.copytree(path, tmp_path / "copy"))
+    config_path = copy / "config.json"
     config_path.write_text(json.dumps(json.loads(config_path.read_text()) | switch))
-    without = logits(path)
+    without = logits(copy)
     assert (with_it - without).norm() / with_it.norm() > 1e-3
 
 
 @pytest.mark.parametrize("size", [20, 28], ids=["latents", "queries"])
 def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    model_type, overrides = LATENT["youtu"]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
-    with_it = logits(path)
+    path, with_it = tiny("youtu")
 
     def without_one(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return x if len(weight) == size else norms.rms_norm(x, weight, eps)
@@ -195,6 +236,9 @@ def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
         ("granite hybrid moe", granite_hybrid, {"is_normed": False}),
         ("granite hybrid moe", granite_hybrid, {"shared_size": 0}),
         ("lfm2 moe", lfm2, {"has_correction": False}),
+        ("nemotron_h moe", nemotron_h, {"has_correction": False}),
+        ("nemotron_h moe", nemotron_h, {"num_group_scores": 1}),
+        ("nemotron_h moe", nemotron_h, {"shared_size": 0}),
         ("qwen3_5 moe", qwen3_5, {"has_shared_gate": False}),
         ("qwen3_5 moe", qwen3_5, {"is_normed": False}),
         ("qwen3_next", qwen3_5, {"has_shared_gate": False}),
@@ -203,21 +247,19 @@ def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
     ids=str,
 )
 def test_a_part_of_experts_that_is_left_out_moves_the_logits(
-    tmp_path: Path,
+    tiny: Tiny,
     monkeypatch: pytest.MonkeyPatch,
     family: str,
     module: ModuleType,
     part: dict[str, Any],
 ) -> None:
-    model_type, overrides = FAMILIES[family]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
-    with_it = logits(path)
+    path, with_it = tiny(family)
 
     def without_part(
         config: ConfigFile, model: DecoderConfig, experts: ExpertsConfig, layers: list[bool]
     ) -> DecoderConfig:
         made = with_experts(config, model, replace(experts, **part), layers)
-        return replace(made, unread_prefixes=("model.layers.",))
+        return replace(made, unread_prefixes=("model.layers.", "backbone.layers."))
 
     monkeypatch.setattr(module, "with_experts", without_part)
     assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3

@@ -80,6 +80,25 @@ def test_the_documents_list_what_the_tests_prove() -> None:
             "5 experts cannot be chosen of 4",
         ),
         (
+            "falcon_h1",
+            "FalconH1ForCausalLM",
+            {"mlp_multipliers": [1.0, 0.0]},
+            r"'mlp_multipliers' must be 2 positive numbers, not \[1.0, 0.0\]",
+        ),
+        (
+            "nemotron_h",
+            "NemotronHForCausalLM",
+            {"layers_block_type": ["linear_attention", "mlp"]},
+            "no layer attends",
+        ),
+        (
+            "nemotron_h",
+            "NemotronHForCausalLM",
+            {"layers_block_type": ["full_attention", "mlp"]},
+            "no layer is recurrent",
+        ),
+        ("nemotron_h", "NemotronHForCausalLM", {"mlp_bias": True}, "mlp_bias=True is not supp"),
+        (
             "qwen3_next",
             "Qwen3NextForCausalLM",
             {"mlp_only_layers": [48]},

@@ -40,6 +40,14 @@ class ExpertMlp:
             self._experts = DenseExperts(config, reader, prefix, linears)
         else:
             self._experts = coded.make(config, prefix)
+        self._to_latent: Linear | None = None
+        self._from_latent: Linear | None = None
+        if config.latent_size:
+            shape = config.latent_size, hidden_size
+            to_latent = reader.read(f"{prefix}fc1_latent_proj.weight", *shape)
+            from_latent = reader.read(f"{prefix}fc2_latent_proj.weight", *reversed(shape))
+            self._to_latent = linears.make(to_latent, None)
+            self._from_latent = linears.make(from_latent, None)
         self._shared: PlainMlp | None = None
         self._shared_gate: Linear | None = None
         name = f"{prefix}{config.shared_name}"
@@ -53,13 +61,19 @@ class ExpertMlp:
 
     def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same."""
-        output = self._experts(x, *self._router(x))
+        output = self._routed(x)
         if self._shared is None:
             return output
         shared = self._shared(x)
         if self._shared_gate is not None:
             shared = shared * sigmoid(self._shared_gate(x.float())).to(x.dtype)
         return output + shared
+
+    def _routed(self, x: torch.Tensor) -> torch.Tensor:
+        expert_ids, shares = self._router(x)
+        if self._to_latent is None or self._from_latent is None:
+            return self._experts(x, expert_ids, shares)
+        return self._from_latent(self._experts(self._to_latent(x), expert_ids, shares))
 
 
 class DenseExperts:

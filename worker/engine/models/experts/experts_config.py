@@ -17,6 +17,7 @@ class ExpertsConfig:
     hidden_size: int
     intermediate_size: int  # of one expert
     mlp: MlpConfig = LLAMA_MLP  # of one expert
+    latent_size: int = 0  # of what experts are given, and give, in a layer's place; 0: its own
     scoring: Literal["softmax", "sigmoid"]  # of the router's logits
     has_correction: bool = False  # a bias that counts where experts are chosen, not in their shares
     num_groups: int = 1  # experts stand in groups of one size; the chosen are from some groups
@@ -36,18 +37,24 @@ class ExpertsConfig:
         return self.num_chosen_groups < self.num_groups
 
     @property
+    def outer_size(self) -> int:
+        """Of what an expert is given, and gives."""
+        return self.latent_size or self.hidden_size
+
+    @property
     def num_coded_values(self) -> int:
         """Of weights that our C++ multiplies in their codes: all experts', of even sizes."""
-        if self.hidden_size % 2 or self.intermediate_size % 2 or not self.mlp.is_plain:
+        if self.outer_size % 2 or self.intermediate_size % 2 or not self.mlp.is_plain:
             return 0
-        return 3 * self.hidden_size * self.num_experts * self.intermediate_size
+        return 3 * self.outer_size * self.num_experts * self.intermediate_size
 
     @property
     def num_projection_values(self) -> int:
         """Of the matrices of all experts, the shared one, and who chooses them."""
         experts_size = self.num_experts * self.mlp.num_projections * self.intermediate_size
         shared_size = self.shared_mlp.num_projections * self.shared_size + self.has_shared_gate
-        return self.hidden_size * (experts_size + shared_size + self.num_experts)
+        others_size = shared_size + self.num_experts + 2 * self.latent_size
+        return self.outer_size * experts_size + self.hidden_size * others_size
 
     @property
     def obstacle(self) -> str | None:

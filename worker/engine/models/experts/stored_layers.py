@@ -19,16 +19,15 @@ def read_experts(
     read: Callable[..., Stored],  # a name and a shape
     pick: Callable[[Stored, int], Stored],  # of all experts' matrices, one
 ) -> Iterator[tuple[tuple[Stored, ...], Stored]]:
-    """Of one after the other what leads up, [intermediate_size, hidden_size] each or joined, and
-    what leads down, [hidden_size, intermediate_size]. Raises ConfigError.
+    """Of one after the other what leads up, [intermediate_size, outer_size] each or joined, and
+    what leads down, [outer_size, intermediate_size]. Raises ConfigError.
     """
-    num_experts, hidden_size = config.num_experts, config.hidden_size
-    size = config.intermediate_size
+    num_experts, outer_size, size = config.num_experts, config.outer_size, config.intermediate_size
     up_sizes = config.mlp.up_sizes(size)
     stacked_up = f"{prefix}experts.{'gate_up_proj' if config.mlp.is_gated else 'up_proj'}"
     if reader.has(stacked_up):
-        ups = read(stacked_up, num_experts, sum(up_sizes), hidden_size)
-        downs = read(f"{prefix}experts.down_proj", num_experts, hidden_size, size)
+        ups = read(stacked_up, num_experts, sum(up_sizes), outer_size)
+        downs = read(f"{prefix}experts.down_proj", num_experts, outer_size, size)
         for idx in range(num_experts):
             yield (pick(ups, idx),), pick(downs, idx)
         return
@@ -36,6 +35,6 @@ def read_experts(
         expert = f"{prefix}experts.{idx}."
         parts = stored_sizes(config.mlp.up, up_sizes).items()
         yield (
-            tuple(read(f"{expert}{name}.weight", part, hidden_size) for name, part in parts),
-            read(f"{expert}{config.mlp.down}.weight", hidden_size, size),
+            tuple(read(f"{expert}{name}.weight", part, outer_size) for name, part in parts),
+            read(f"{expert}{config.mlp.down}.weight", outer_size, size),
         )

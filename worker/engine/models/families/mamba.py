@@ -12,6 +12,7 @@ from worker.engine.models.recurrent.recurrent_config import MambaConfig
 def mamba_config(config: ConfigFile, hidden_size: int) -> MambaConfig:
     """Raises ConfigError."""
     config.refuse("hidden_act", "silu")
+    has_bias = config.boolean("mamba_proj_bias", default=False)
     num_heads, num_groups = config.integer("mamba_n_heads"), config.integer("mamba_n_groups")
     if num_heads % num_groups:
         raise ConfigError(
@@ -26,7 +27,8 @@ def mamba_config(config: ConfigFile, hidden_size: int) -> MambaConfig:
         state_size=config.integer("mamba_d_state"),
         kernel_size=config.integer("mamba_d_conv", least=2),
         has_conv_bias=config.boolean("mamba_conv_bias", default=True),
-        has_projection_bias=config.boolean("mamba_proj_bias", default=False),
+        has_in_bias=has_bias,
+        has_out_bias=has_bias,
         step_limits=_step_limits(config),
         norm_eps=config.number("rms_norm_eps", 1e-6),
     )

@@ -32,13 +32,14 @@ class MambaMixer:
         def read(name: str, *shape: int) -> torch.Tensor:
             return reader.read(prefix + name, *shape)
 
-        def projection(name: str, num_outputs: int, num_inputs: int) -> Linear:
-            bias = read(f"{name}.bias", num_outputs) if config.has_projection_bias else None
-            return linears.make(read(f"{name}.weight", num_outputs, num_inputs), bias)
+        def projection(name: str, shape: tuple[int, int], *, has_bias: bool) -> Linear:
+            bias = read(f"{name}.bias", shape[0]) if has_bias else None
+            return linears.make(read(f"{name}.weight", *shape), bias)
 
         self._config = config
         self._state_id = state_id
-        self._in = projection("in_proj", projection_size, size)
+        in_shape, out_shape = (projection_size, size), (size, config.num_values)
+        self._in = projection("in_proj", in_shape, has_bias=config.has_in_bias)
         self._convolution = ShortConvolution(
             read("conv1d.weight", config.num_channels, 1, config.kernel_size),
             read("conv1d.bias", config.num_channels) if config.has_conv_bias else None,
@@ -46,8 +47,10 @@ class MambaMixer:
         self._time_bias = read("dt_bias", config.num_heads).float()
         self._rates = -torch.exp(read("A_log", config.num_heads).float())
         self._skip = read("D", config.num_heads).float()[:, None]
-        self._norm = read("norm.weight", config.num_values).float()
-        self._out = projection("out_proj", size, config.num_values)
+        self._norm: torch.Tensor | None = None
+        if config.norm != "none":
+            self._norm = read("norm.weight", config.num_values).float()
+        self._out = projection("out_proj", out_shape, has_bias=config.has_out_bias)
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
@@ -63,7 +66,7 @@ class MambaMixer:
         rows = matrices[slots]
         output = self._scan(joined, self._times(times), rows, states.scan_order)
         matrices[slots] = rows
-        return self._out(self._gated_norm(output.flatten(1), gates).to(x.dtype))
+        return self._out(self._gated(output.flatten(1), gates).to(x.dtype))
 
     def _times(self, times: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_heads] float32: how far a token is from the one before it."""
@@ -98,9 +101,17 @@ class MambaMixer:
         grouped = vectors.reshape(-1, config.num_groups, config.state_size)
         return grouped.repeat_interleave(config.num_heads // config.num_groups, dim=1)
 
-    def _gated_norm(self, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
-        """Each group of heads by itself, in float32."""
-        gated = x * activate(gates.float(), "silu")
-        gated = gated.reshape(len(gated), self._config.num_groups, -1)
-        normed = functional.rms_norm(gated, gated.shape[-1:], None, self._config.norm_eps)
-        return normed.flatten(1) * self._norm
+    def _gated(self, x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        """In float32, with the norm at its place."""
+        factors = activate(gates.float(), "silu")
+        if self._norm is None:
+            return x * factors
+        if self._config.norm == "gated":
+            return self._normed(x * factors) * self._norm
+        return self._normed(x) * self._norm * factors
+
+    def _normed(self, x: torch.Tensor) -> torch.Tensor:
+        """Each group of heads by itself."""
+        grouped = x.reshape(len(x), self._config.num_groups, -1)
+        eps = self._config.norm_eps
+        return functional.rms_norm(grouped, grouped.shape[-1:], None, eps).flatten(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from shared.errors import ConfigError
 from worker.engine.layers.state_layer import StateLayer
@@ -38,7 +38,10 @@ class MambaConfig:
     state_size: int  # length of such a vector
     kernel_size: int
     has_conv_bias: bool
-    has_projection_bias: bool
+    has_in_bias: bool
+    has_out_bias: bool
+    # Of what heads give, in groups: behind their gates, before them, or none at all.
+    norm: Literal["gated", "before gates", "none"] = "gated"
     step_limits: tuple[float, float]  # of what a token's time takes
     norm_eps: float
 
