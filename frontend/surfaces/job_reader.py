@@ -40,9 +40,12 @@ class JobReader:
         job = await self._readers[surface].job(body, caller)
         if job.pooling is None and not job.model.card.can_generate:
             raise _generates_nothing(job.model)
+        samplings = job.samplings or (job.sampling,)
+        if job.model.card.keeps_states and any(each.params.beam for each in samplings):
+            raise _searches_no_beams(job.model)
         grammars = {
             sampling.params.grammar: sampling.grammar_param
-            for sampling in job.samplings or (job.sampling,)
+            for sampling in samplings
             if sampling.params.grammar is not None
         }
         if len(grammars) > _MAX_GRAMMARS:
@@ -62,3 +65,12 @@ def _generates_nothing(model: ServedModel) -> InvalidRequest:
         does, route = "scores pairs of texts", "/v1/score or /v1/rerank"
     message = f"The model '{model.name}' {does}, and generates nothing; use {route}."
     return InvalidRequest(message, param="model")
+
+
+def _searches_no_beams(model: ServedModel) -> InvalidRequest:
+    message = (
+        f"'use_beam_search' is true, and is not possible with the model '{model.name}': no prefix "
+        "is cached beside the state of its recurrent layers, so that each token of each beam would "
+        "compute its whole text again"
+    )
+    return InvalidRequest(message, param="use_beam_search")

@@ -23,6 +23,7 @@ from shared.checkpoint.pooled_files import (
     is_encoder,
     yes_no_card,
 )
+from shared.checkpoint.recurrent_text import keeps_states
 from shared.checkpoint.stored_format import (
     MadeFormat,
     made_format,
@@ -259,6 +260,7 @@ class ModelFiles:
             stored_format=self._format,
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
             kv_dtype="" if self.options.kv_dtype == "auto" else self.options.kv_dtype,
+            keeps_states=keeps_states(self.config),
         )
 
     @property

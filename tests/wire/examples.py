@@ -247,6 +247,7 @@ MAPS |= {
     "batch_line": LineResult(3, True, b"{}", "object"),
     "model-whole": WHOLE_MODEL,
     "model-int8-keys": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, kv_dtype="int8"),
+    "model-states": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, keeps_states=True),
     "worker-whole": WHOLE_WORKER,
     "role-whole": RoleCard("detok-1", "detok", "host", 7, 1.5, 2, "p", "failure", 3),
     "lease": LeaseRecord("detok-1", "n", 1250, True),

@@ -22,6 +22,7 @@ from tests.frontend.fields.test_validation import (
     requests_of,
 )
 from tests.frontend.nats.test_nats_service import ask
+from tests.frontend.surfaces.test_embeddings import put_card
 
 BEAMS: dict[str, Any] = {"use_beam_search": True}
 TOOL = {"type": "function", "function": {"name": "now"}}
@@ -156,3 +157,24 @@ async def test_over_nats_and_from_a_worker_that_knows_no_beams(stack: Stack) -> 
         answer = await client.post("/v1/completions", json=completion_body(**BEAMS))
     assert answer.status_code == 500
     assert "no beam search" in answer.json()["error"]["message"]
+
+
+@pytest.mark.integration
+async def test_of_a_model_that_keeps_states(stack: Stack) -> None:
+    """It is not queued; sampling is."""
+    await put_card(stack, keeps_states=True)
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        for route, body in (
+            ("/v1/completions", completion_body(**BEAMS, n=2)),
+            ("/v1/completions", completion_body(**BEAMS, best_of=2)),
+            ("/v1/chat/completions", chat_body(**BEAMS)),
+        ):
+            answer = await client.post(route, json=body)
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert error["param"] == "use_beam_search"
+            assert "the state of its recurrent layers" in error["message"]
+        assert not stack.backend.runs
+        answer = await client.post("/v1/completions", json=completion_body(n=2))
+    assert answer.status_code == 200

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.recurrent_text import RECURRENT_ARCHITECTURES, keeps_states
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.finish import FinishReason
 from shared.protocol.request import KeepPrefix
@@ -15,6 +19,7 @@ from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.families import RECURRENT
+from tests.worker.engine.models.test_transformers_models import architectures_of
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.loading import memory_check
@@ -110,3 +115,16 @@ def test_states_count_as_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         check_memory(config, model, torch.float32, 2048)
     monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 2 << 30)
     check_memory(config, model, torch.float32, 2048)
+
+
+def test_the_card_knows_who_keeps_states(path: Path) -> None:
+    assert architectures_of(RECURRENT) == RECURRENT_ARCHITECTURES
+    config = json.loads((path / "config.json").read_text())
+    assert keeps_states(config)
+    assert ModelFiles.read(path).card("m", TokenizerBundle({})).keeps_states
+    assert not keeps_states(config | {"layer_types": ["full_attention"] * 4})
+    assert not keeps_states(config | {"architectures": ["Qwen3ForCausalLM"]})
+    text = {"model_type": "qwen3_5_moe_text", "layer_types": ["linear_attention"]}
+    reader = {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "text_config": text}
+    assert keeps_states(reader)
+    assert not keeps_states(reader | {"text_config": {"model_type": "qwen3_text"}})

@@ -1,0 +1,38 @@
+"""Text models some of whose layers keep a state in the place of keys and values, or beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.checkpoint.vision_text import TEXT_ARCHITECTURES, text_config
+
+# Those that are served; a test compares them with what the worker's registry has.
+RECURRENT_ARCHITECTURES = frozenset(
+    {
+        "BambaForCausalLM",
+        "FalconH1ForCausalLM",
+        "GraniteMoeHybridForCausalLM",
+        "Lfm2ForCausalLM",
+        "Lfm2MoeForCausalLM",
+        "NemotronHForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5MoeForCausalLM",
+    }
+)
+_ATTENDING = {"attention", "full_attention"}
+
+
+def keeps_states(config: dict[str, Any]) -> bool:
+    """By config.json. A family's models may do without: Granite 4.0's smallest all attend."""
+    architectures = config.get("architectures")
+    text = text_config(config)
+    if not isinstance(architectures, list) or len(architectures) != 1:
+        return False
+    name = str(architectures[0])
+    kinds_of_text: Mapping[str, str] = TEXT_ARCHITECTURES.get(name, {})
+    if kinds_of_text.get(str(text.get("model_type")), name) not in RECURRENT_ARCHITECTURES:
+        return False
+    types = text.get("layer_types", text.get("layers_block_type"))
+    return not (isinstance(types, list) and types and all(each in _ATTENDING for each in types))
