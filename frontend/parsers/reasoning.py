@@ -103,9 +103,22 @@ class GptOss(ReasoningParser):
         return channels.fits(template)
 
 
+class Gemma4(ReasoningParser):
+    """`<|channel>thought` and `<channel|>`."""
+
+    name = "gemma4"
+    level = 3
+    begins = ("<|channel>thought",)
+    ends = ("<channel|>",)
+
+    @property
+    def shown_marks(self) -> list[str]:
+        return ["<|channel>", *self.ends]
+
+
 # A template may fit several: the first one is its own.
 REASONING_PARSERS: Registry[ReasoningParser] = Registry(
-    "reasoning parser", (GptOss(), Think(), MistralThink(), DeepseekR1(), Granite())
+    "reasoning parser", (GptOss(), Think(), MistralThink(), DeepseekR1(), Granite(), Gemma4())
 )
 
 # The command line reads its choices from the type at run time; a checker sees texts.

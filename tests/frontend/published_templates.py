@@ -280,3 +280,37 @@ GPT_OSS = (
     "{%- else %}{{- '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{%- endif %}"
     "{%- endfor %}{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"
 )
+# Takes the tools, as a text, from the system message, and knows no calls.
+PHI_4_MINI = (
+    "{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message "
+    "and message['tools'] is not none %}{{ '<|system|>' + message['content'] + '<|tool|>' "
+    "+ message['tools'] + '<|/tool|><|end|>' }}{% else %}{{ '<|' + message['role'] + '|>' "
+    "+ message['content'] + '<|end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+# Roles are told as they are.
+GRANITE_3 = (
+    "{%- if tools %}{{- '<|start_of_role|>system<|end_of_role|>When a tool is required, respond "
+    "with <|tool_call|> and a JSON list of tools used.<|end_of_text|>\n' }}"
+    "{{- '<|start_of_role|>tools<|end_of_role|>' + tools | tojson + '<|end_of_text|>\n' }}"
+    "{%- endif %}{%- for message in messages %}{{- '<|start_of_role|>' + message['role'] "
+    "+ '<|end_of_role|>' + message['content'] + '<|end_of_text|>\n' }}{%- endfor %}"
+)
+_GEMMA_VALUE = (
+    "{%- macro value(v) -%}{%- if v is string -%}<escape>{{ v }}<escape>{%- elif v is mapping -%}"
+    "{ {%- for k, each in v.items() -%}{{ k }}:{{ value(each) }}{{ ',' if not loop.last }}"
+    "{%- endfor -%} }{%- else -%}{{ v | tojson }}{%- endif -%}{%- endmacro -%}"
+)
+# A result says which function it is of.
+FUNCTION_GEMMA = (
+    _GEMMA_VALUE + "{{ bos_token }}{%- if tools %}{%- for tool in tools %}"
+    "<start_function_declaration>declaration:{{ tool.function.name }}"
+    "{description:{{ value(tool.function.description) }}}<end_function_declaration>"
+    "{%- endfor %}{%- endif %}{%- for m in messages %}{%- if m.role == 'tool' %}"
+    "{%- if 'name' not in m %}{{ raise_exception('name must be provided') }}{%- endif %}"
+    "<start_function_response>response:{{ m.name }}{value:{{ value(m.content) }}}"
+    "<end_function_response>{%- else %}<start_of_turn>{{ m.role }}\n{{ m.content }}"
+    "{%- for call in m.tool_calls or [] %}<start_function_call>call:{{ call.function.name }}"
+    "{{ value(call.function.arguments) }}<end_function_call>{%- endfor %}<end_of_turn>"
+    "{%- endif %}{%- endfor %}"
+)

@@ -43,6 +43,13 @@ def name_end(text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
+def end_mark(text: str, at: int, mark: str) -> Head | ListEnd:
+    """What closes a list behind its bracket."""
+    if text.startswith(mark, at):
+        return ListEnd(at + len(mark))
+    return None if mark.startswith(text[at:]) else NoCall()
+
+
 def json_calls(text: str, at: int, names: Collection[str]) -> Head:
     """The first of a list of objects that begins here, or of a single one."""
     in_list = text[at] == "["

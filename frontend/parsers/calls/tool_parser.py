@@ -122,6 +122,12 @@ class ToolParser(abc.ABC):
         """The messages as its templates take them. `template`: the source of the one at hand."""
         return messages
 
+    def with_tools(
+        self, messages: list[Message], tools: list[Declaration], template: str
+    ) -> list[Message]:
+        """The messages, where its templates take the tools from them."""
+        return messages
+
     def declared(self, tools: list[Declaration]) -> list[Declaration]:
         """What a client declares, as its templates take it."""
         return tools

@@ -65,6 +65,21 @@ class MistralArgs(Mistral):
         yield f"arguments_{i}: %json {json_rule(tool.schema())}"
 
 
+class MistralCallId(MistralArgs):
+    """`[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}`: Mistral Small 3.1 and 3.2."""
+
+    name = "mistral-call-id"
+    level = 3
+
+    def fits(self, template: str) -> bool:
+        return super().fits(template) and CALL_ID in template
+
+    def call_rules(self, i: int, tool: CallableTool, ref: MarkRef) -> Iterator[str]:
+        head = f"{json.dumps(tool.name)} {ref(CALL_ID)} /[A-Za-z0-9]{{{_ID_LEN}}}/"
+        yield f"call_{i}: {head} {ref(ARGS)} arguments_{i}"
+        yield f"arguments_{i}: %json {json_rule(tool.schema())}"
+
+
 def _named_head(text: str, at: int) -> Head:
     """The head of `name{`, `name[ARGS]{` or `name[CALL_ID]id[ARGS]{`; None while that is open."""
     end = name_end(text, at)

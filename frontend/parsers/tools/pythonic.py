@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 
-from frontend.parsers.calls.call_head import CallHead, Head, NoCall, name_end
+from frontend.parsers.calls.call_head import (
+    CallHead,
+    Head,
+    ListEnd,
+    NoCall,
+    end_mark,
+    name_end,
+)
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
@@ -16,6 +23,7 @@ from shared.protocol.reply import ParamKind
 
 _OF_OBJECT = {"type", "properties", "required", "additionalProperties"}
 _NOT_HELD = "calls in Python cannot be held to"
+_PYTHONIC_WORDS = "[func_name1("  # by which templates ask for calls in Python
 
 
 class Pythonic(ListedCalls):
@@ -73,6 +81,35 @@ class Pythonic(ListedCalls):
             yield f"value_{i}_{j}: %json {json_rule(each if isinstance(each, dict) else {})}"
         yield f'first_{i}_{len(properties)}: ""'
         yield f'more_{i}_{len(properties)}: ""'
+
+
+class Llama4(Pythonic):
+    """The same, with or without `<|python_start|>` and `<|python_end|>` around it."""
+
+    name = "llama4_pythonic"
+    marks = Marks("<|python_start|>", "<|python_end|>")
+
+    def fits(self, template: str) -> bool:
+        return self.marks.begin in template and _PYTHONIC_WORDS in template
+
+    def at_start(self, text: str, at: int, names: Collection[str]) -> Head:
+        at = skip_space(text, at)
+        begin = self.marks.begin
+        if text.startswith(begin, at):
+            at = skip_space(text, at + len(begin))
+        elif begin.startswith(text[at:]):
+            return None
+        return super().at_start(text, at, names)
+
+    def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
+        return super().at_start(text, at, names)
+
+    def behind_call(
+        self, text: str, at: int, names: Collection[str], *, in_list: bool
+    ) -> Head | ListEnd:
+        if in_list:
+            return super().behind_call(text, at, names, in_list=True)
+        return end_mark(text, at, self.marks.end)
 
 
 def _head(text: str, at: int, names: Collection[str]) -> Head:

@@ -55,7 +55,9 @@ def for_template(
     if not template.knows_tools:
         messages = told_in_words(messages, declared, parser or PlainJson())
     elif template.tool_parser is not None:
-        messages = template.tool_parser.messages(messages, template.source)
+        own = template.tool_parser
+        messages = own.messages(messages, template.source)
+        messages = own.with_tools(messages, declared, template.source)
     if template.knows_developer_role:
         return messages
     return [

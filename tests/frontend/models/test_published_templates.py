@@ -135,6 +135,30 @@ FAMILIES |= {
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
         'to=functions.get_weather <|constrain|>json<|message|>{"city": "Osl\u00f3"}',
     ),
+    "phi 4 mini": (
+        published.PHI_4_MINI,
+        "phi4_mini",
+        None,
+        '<|assistant|><|tool_call|>[{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}]'
+        "<|/tool_call|><|end|><|tool_response|>rain<|end|>",
+        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}]<|/tool_call|>',
+    ),
+    "granite 3": (
+        published.GRANITE_3,
+        "granite",
+        None,
+        '<|end_of_role|><|tool_call|>[{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}]'
+        "<|end_of_text|>\n<|start_of_role|>tool_response<|end_of_role|>rain",
+        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Osl\u00f3"}}]',
+    ),
+    "functiongemma": (
+        published.FUNCTION_GEMMA,
+        "functiongemma",
+        None,
+        "<start_function_call>call:get_weather{city:<escape>Osl\u00f3<escape>}<end_function_call>"
+        "<end_of_turn><start_function_response>response:get_weather{value:<escape>rain<escape>}",
+        "<start_function_call>call:get_weather{city:<escape>Osl\u00f3<escape>}<end_function_call>",
+    ),
     "minimax m2": (
         published.MINIMAX_M2,
         "minimax_m2",
@@ -172,7 +196,15 @@ def test_a_call_goes_there_and_back(family: str) -> None:
 def test_templates_of_other_calls_are_known_as_such() -> None:
     deepseek = ChatTemplate(published.DEEPSEEK_R1, SPECIAL)
     assert parsers_of(deepseek) == (None, "think")
-    for mark in ("<|channel|>commentary", "<|action_start|>", "<start_function_call>"):
+    for mark, tools in (
+        ("<|tool_call>", "gemma4"),
+        ("functools[", "functools"),
+        ("<|python_start|>[func_name1(", "llama4_pythonic"),
+        ('<|python_start|>ipython"parameters"', "llama4_json"),
+        ("[TOOL_CALLS][CALL_ID][ARGS]", "mistral-call-id"),
+    ):
+        assert parsers_of(ChatTemplate(f"{{{{ tools }}}}{mark}", SPECIAL)) == (tools, None)
+    for mark in ("<|channel|>commentary", "<|action_start|>"):
         assert parsers_of(ChatTemplate(f"{{{{ tools }}}}{mark}", SPECIAL)) == (None, None)
     assert parsers_of(ChatTemplate("{{ messages[0].content }}", SPECIAL)) == ("json", None)
 

@@ -45,7 +45,15 @@ OSS = AnswerFormat(tools="gpt_oss", tool_names=NAMES, reasoning="gpt_oss")
 OSS_ALONE = AnswerFormat(reasoning="gpt_oss")
 OSS_HIDDEN = msgspec.structs.replace(OSS, hides_reasoning=True)
 MINIMAX = AnswerFormat(tools="minimax_m2", param_kinds=GLM_KINDS)
+FUNCTION_GEMMA = AnswerFormat(tools="functiongemma")
+GEMMA_4 = AnswerFormat(tools="gemma4", reasoning="gemma4")
+PHI_4 = AnswerFormat(tools="phi4_mini")
+FUNCTOOLS = AnswerFormat(tools="functools")
+GRANITE_3 = AnswerFormat(tools="granite")
+LLAMA_4 = AnswerFormat(tools="llama4_pythonic", tool_names=NAMES)
+LLAMA_4_JSON = AnswerFormat(tools="llama4_json", tool_names=NAMES)
 FORMATS = (
+    FUNCTION_GEMMA, GEMMA_4, PHI_4, FUNCTOOLS, GRANITE_3, LLAMA_4, LLAMA_4_JSON,
     HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN,
     DEEPSEEK, DEEPSEEK_31, PYTHONIC, GRANITE, KIMI, GLM, GLM_47, MINIMAX,
     OSS, OSS_ALONE, OSS_HIDDEN,
@@ -270,6 +278,80 @@ CASES = [
         MINIMAX,
         '<minimax:tool_call><invoke name="">',
         Answer(content='<minimax:tool_call><invoke name="">'),
+    ),
+    (
+        FUNCTION_GEMMA,
+        'So:\n<start_function_call>call:add{a:<escape>x, {y}: "<escape>,b:[1,{c:true}],d:None,'
+        "e:Oslo}<end_function_call><start_function_call>call: now {} <end_function_call>",
+        Answer(
+            "",
+            "So:",
+            [
+                ("add", '{"a": "x, {y}: \\"", "b": [1,{"c":true}], "d": null, "e": "Oslo"}'),
+                ("now", "{}"),
+            ],
+        ),
+    ),
+    (
+        FUNCTION_GEMMA,
+        "<start_function_call>call:add{a}<end_function_call>",
+        Answer(calls=[("add", "{}")]),
+    ),
+    (
+        FUNCTION_GEMMA,
+        "<start_function_call>call:{",
+        Answer(content="<start_function_call>call:{"),
+    ),
+    (
+        GEMMA_4,
+        '<|channel>thought\nHm.<channel|><|tool_call>call:add{a:<|"|>it is "<b>"<|"|>,'
+        'b:{"c":<|"|><|"|>,d:"\\"}"}, e:12:30}<tool_call|>',
+        Answer(
+            "Hm.",
+            "",
+            [("add", '{"a": "it is \\"<b>\\"", "b": {"c":"","d":"\\"}"}, "e": "12:30"}')],
+        ),
+    ),
+    (GEMMA_4, "<|channel>thought\n<channel|>Yes.", Answer(content="Yes.")),
+    (
+        PHI_4,
+        'I ask.<|tool_call|>[{"name": "add", "arguments": {"a": 1}}, {"name": "now", '
+        '"arguments": {}}]<|/tool_call|>',
+        Answer("", "I ask.", [("add", '{"a": 1}'), ("now", "{}")]),
+    ),
+    (PHI_4, '<|tool_call|>[{"name": "now"}] a<', Answer("", "a<", [("now", "{}")])),
+    (
+        FUNCTOOLS,
+        ' functools[{"name": "add", "arguments": {"a": 1}}]',
+        Answer(calls=[("add", '{"a": 1}')]),
+    ),
+    (FUNCTOOLS, "Import functools.", Answer(content="Import functools.")),
+    (
+        GRANITE_3,
+        '<|tool_call|> [{"name": "add", "arguments": {"a": 1}}]',
+        Answer(calls=[("add", '{"a": 1}')]),
+    ),
+    (
+        LLAMA_4,
+        "<|python_start|>[add(a=1), get_weather()]<|python_end|>",
+        Answer(calls=[("add", '{"a": 1}'), ("get_weather", "{}")]),
+    ),
+    (
+        LLAMA_4,
+        "I ask: <|python_start|>[add(a='x')]<|python_end|> So",
+        Answer("", "I ask:So", [("add", '{"a": "x"}')]),
+    ),
+    (LLAMA_4, "[add(a=1)]", Answer(calls=[("add", '{"a": 1}')])),
+    (LLAMA_4, "[1, 2]", Answer(content="[1, 2]")),
+    (
+        LLAMA_4_JSON,
+        '<|python_start|>{"name": "add", "parameters": {"a": 1}}<|python_end|>',
+        Answer(calls=[("add", '{"a": 1}')]),
+    ),
+    (
+        LLAMA_4_JSON,
+        '{"name": "add", "parameters": {"a": 1}}; {"name": "get_weather", "parameters": {}}',
+        Answer(calls=[("add", '{"a": 1}'), ("get_weather", "{}")]),
     ),
     (
         OSS,

@@ -17,10 +17,13 @@ from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.tagged_calls import param_kinds
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.parsers.tools.deepseek import DeepseekV3
+from frontend.parsers.tools.gemma import FunctionGemma, Gemma4
 from frontend.parsers.tools.glm import Glm45
 from frontend.parsers.tools.gpt_oss import GptOss
 from frontend.parsers.tools.kimi import KimiK2
+from frontend.parsers.tools.marked_lists import Phi4Mini
 from frontend.parsers.tools.minimax import MinimaxM2
+from frontend.parsers.tools.pythonic import Llama4
 from frontend.surfaces.tools.answer_styles import mark_ids
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import ToolGrammar
@@ -67,6 +70,11 @@ MARKS: tuple[str, ...] = (
     *MinimaxM2().shown_marks,
     *Glm45.more_marks,
     *GptOss.more_marks,
+    *FunctionGemma().shown_marks,
+    *Gemma4().shown_marks,
+    *Phi4Mini().shown_marks,
+    *Llama4().shown_marks,
+    "[CALL_ID]",
 )
 
 
@@ -220,6 +228,16 @@ def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
         "</tool_call>",
         "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">'
         "Oslo</parameter>\n</invoke>\n</minimax:tool_call>",
+        "mistral-call-id": '[TOOL_CALLS]get_weather[CALL_ID]a1B2c3d4e[ARGS]{"city": "Oslo"}',
+        "functiongemma": "<start_function_call>call:get_weather{city:<escape>Oslo<escape>,days:3}"
+        "<end_function_call>",
+        "gemma4": '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>}<tool_call|>',
+        "phi4_mini": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]'
+        "<|/tool_call|>",
+        "functools": 'functools[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+        "granite": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+        "llama4_pythonic": '[get_weather(city="Oslo", days=3)]',
+        "llama4_json": '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
         "gpt_oss": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
         '{"city": "Oslo"}',
     }[style]
@@ -342,6 +360,75 @@ def test_what_tags_cannot_be_held_to_is_refused(properties: dict[str, Any], para
     with pytest.raises(UnsupportedParameter) as caught:
         coder_grammar(properties)
     assert caught.value.param == param
+
+
+BRACED = {
+    "type": "object",
+    "properties": {
+        "who": {"type": "string"},
+        "kind": {"enum": ["a", 2, None]},
+        "note": {"type": ["string", "null"]},
+        "places": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}, "y": {}},
+                "required": ["x"],
+            },
+        },
+        "map": {"type": "object"},
+    },
+    "required": ["kind"],
+}
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+@pytest.mark.parametrize("style", ["functiongemma", "gemma4"])
+def test_arguments_in_braces_are_of_their_schema(style: str, has_marks: bool) -> None:
+    tokens = tokenizer(has_marks=has_marks)
+    tools = [{"type": "function", "function": {"name": "now", "parameters": BRACED}}]
+    use = read_tools(tools, "required", False)
+    quote = "<escape>" if style == "functiongemma" else '<|"|>'
+    grammar, answer = grammar_of(style, tokens, use)
+    begin, end = TOOL_PARSERS.stored(style).marks
+    who, places = f'{quote}a, "}}:{quote}', f"[{{x:1,y:[{{a:{quote}{quote}}}]}}]"
+    for given, is_held in (
+        (f"{{who:{who},kind:2,note:null,places:{places}}}", True),
+        (f"{{kind:{quote}a{quote},places:[],map:{{b:true,c:{{}}}}}}", True),
+        (f"{{kind:{quote}b{quote}}}", False),
+        (f"{{who:{quote}x{quote}}}", False),
+        ("{kind:2,places:[{y:1}]}", False),
+        ("{kind:2,more:1}", False),
+    ):
+        text = f"{begin}call:now{given}{end}"
+        assert Walk(grammar, tokens).say(text) is is_held
+        if is_held:
+            [(_, arguments)] = read(answer, text).calls
+            jsonschema.validate(json.loads(arguments), BRACED)
+    for seed in range(4 * has_marks):
+        told = read(answer, Walk(grammar, tokens).wander(random.Random(seed), 100))
+        for _, arguments in told.calls:
+            jsonschema.validate(json.loads(arguments), BRACED)
+    assert try_grammar(grammar, LLTokenizer("byte")) == ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "param"),
+    [
+        ({"type": "string", "pattern": "x+"}, "parameters.properties.a"),
+        ({"type": "array", "minItems": 1}, "parameters.properties.a"),
+        ({"enum": [{"b": 1}]}, "parameters.properties.a"),
+        ({"$ref": "#/$defs/b"}, "parameters"),
+    ],
+)
+def test_what_braces_cannot_be_held_to_is_refused(schema: dict[str, Any], param: str) -> None:
+    parameters: dict[str, Any] = {"type": "object", "properties": {"a": schema}}
+    if "$ref" in schema:
+        parameters["$defs"] = {"b": {"type": "string"}}
+    tools = [{"type": "function", "function": {"name": "now", "parameters": parameters}}]
+    with pytest.raises(UnsupportedParameter) as caught:
+        grammar_of("gemma4", tokenizer(has_marks=False), read_tools(tools, "required", None))
+    assert caught.value.param == f"tools[0].function.{param}"
 
 
 def test_parameters_that_are_no_object_are_refused() -> None:
