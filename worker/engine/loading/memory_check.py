@@ -37,7 +37,7 @@ def check_memory(
     if num_weight_bytes + kv_bytes + state_bytes <= available:
         return
     num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
-    has_codes = num_weight_bytes != weight_bytes(model, dtype)
+    has_codes = in_codes and any(bits is not None for _, bits in _coded_values(model))
     coded = "experts" if model.num_expert_values else "projections"
     kept = f", its {coded} in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
@@ -54,7 +54,8 @@ def check_memory(
 
 def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = False) -> int:
     """Of all weights, once they are loaded; `in_codes`: where codes are multiplied as such."""
-    num_bytes = _num_kept_values(model) * dtype.itemsize
+    is_packed = in_codes and not model.num_expert_values
+    num_bytes = _num_kept_values(model, is_packed=is_packed) * dtype.itemsize
     if not in_codes:
         return num_bytes
     for num_values, bits in _coded_values(model):
@@ -68,18 +69,22 @@ def _coded_values(model: ModelConfig) -> Sequence[tuple[int, float | None]]:
     if model.num_expert_values:
         return ((model.num_expert_values, model.code_bits),)
     if isinstance(model, DecoderConfig):
-        num_head_values = model.vocab_size * model.hidden_size * model.has_head
+        num_values = model.vocab_size * model.hidden_size
         return (
             (model.num_projection_values, model.code_bits),
-            (num_head_values, model.head_code_bits),
+            (num_values, model.embedding_code_bits),
+            (num_values * model.has_own_head, model.head_code_bits),
         )
     return ()
 
 
-def _num_kept_values(model: ModelConfig) -> int:
-    """Our own decoder keeps tied embeddings twice: as a table, and packed for products."""
+def _num_kept_values(model: ModelConfig, *, is_packed: bool) -> int:
+    """Our own decoder in torch keeps tied embeddings twice: as a table, and packed for products.
+    Our C++ reads both from the same memory.
+    """
     is_kept_twice = (
         isinstance(model, DecoderConfig)
+        and not is_packed
         and model.has_tied_embeddings
         and not is_classifier(model.architecture)
     )

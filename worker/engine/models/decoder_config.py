@@ -128,6 +128,12 @@ class DecoderConfig(ModelConfig):
         return not self.architecture.endswith("Model")
 
     @property
+    def has_own_head(self) -> bool:
+        """Of as many rows as there are tokens, beside the embeddings."""
+        is_of_tokens = self.has_head and not is_classifier(self.architecture)
+        return is_of_tokens and not self.has_tied_embeddings
+
+    @property
     def beyond_llama(self) -> str | None:
         """The first thing that Llama and Qwen 3 have not: our C++ and ranks know no more."""
         head_norm = self.head_norm
@@ -234,8 +240,7 @@ def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
 
 def _counted(model: DecoderConfig) -> DecoderConfig:
     """With its number of parameters, but for norms and biases."""
-    num_embeddings = 1 if model.has_tied_embeddings or is_classifier(model.architecture) else 2
-    embeddings_size = num_embeddings * model.vocab_size * model.hidden_size
+    embeddings_size = (1 + model.has_own_head) * model.vocab_size * model.hidden_size
     return replace(model, num_parameters=model.num_projection_values + embeddings_size)
 
 

@@ -80,19 +80,24 @@ class DecoderWeights:
 
     def lm_head(self, embeddings: torch.Tensor) -> torch.Tensor:
         """[num_outputs, hidden_size]: `embeddings` where they are tied or it has none."""
-        if is_classifier(self._config.architecture):
-            return self._read("score.weight", self._config.num_outputs, self._config.hidden_size)
-        if self._config.has_tied_embeddings or not self._config.has_head:
-            return embeddings
-        return self._read("lm_head.weight", *embeddings.shape)
+        head = self.stored_head()
+        assert not isinstance(head, ScaledWeight), "they are read without codes"
+        return embeddings if head is None else head
 
-    def lm_head_codes(self) -> ScaledWeight | None:
-        """`lm_head` as it is stored; None where that is in numbers, or there is none."""
+    def stored_embeddings(self) -> torch.Tensor | ScaledWeight:
+        """`embeddings`, in codes where they are stored so."""
+        codes = self._codes_of_tokens("model.embed_tokens.weight")
+        return self.embeddings() if codes is None else codes
+
+    def stored_head(self) -> torch.Tensor | ScaledWeight | None:
+        """`lm_head`, in codes where it is stored so; None: the embeddings are taken for it."""
         config = self._config
-        if self._codes is None or is_classifier(config.architecture) or not config.has_head:
+        if is_classifier(config.architecture):
+            return self._read("score.weight", config.num_outputs, config.hidden_size)
+        if config.has_tied_embeddings or not config.has_head:
             return None
-        name = "model.embed_tokens" if config.has_tied_embeddings else "lm_head"
-        return self._codes.read_codes(f"{name}.weight", config.vocab_size, config.hidden_size)
+        codes = self._codes_of_tokens(name := "lm_head.weight")
+        return self._read(name, config.vocab_size, config.hidden_size) if codes is None else codes
 
     def norm(self) -> NormWeights:
         """The last one."""
@@ -214,6 +219,12 @@ class DecoderWeights:
                 return None
             parts.append(part)
         return join_rows(parts)
+
+    def _codes_of_tokens(self, name: str) -> ScaledWeight | None:
+        """Of a row for each token; None where it is not in codes, or they are not asked for."""
+        if self._codes is None:
+            return None
+        return self._codes.read_codes(name, self._config.vocab_size, self._config.hidden_size)
 
     @property
     def reader(self) -> WeightReader:

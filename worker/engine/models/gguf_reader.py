@@ -29,7 +29,8 @@ class GgufCodeBits(NamedTuple):
 
     projections: float | None
     experts: float | None
-    head: float | None  # or the embeddings', which are taken for it
+    head: float | None  # the embeddings where they are taken for it
+    embeddings: float | None
 
 
 class GgufReader:
@@ -154,11 +155,13 @@ def gguf_file_in(model_path: Path) -> Path:
 def gguf_code_bits(model_path: Path) -> GgufCodeBits:
     """Of the files of a checkpoint. Raises ConfigError."""
     sources = tensor_sources(GgufModel.read(gguf_file_in(model_path)))
-    head = sources.get("lm_head.weight", sources.get("model.embed_tokens.weight"))
+    embeddings = sources.get("model.embed_tokens.weight")
+    head = sources.get("lm_head.weight", embeddings)
     return GgufCodeBits(
         _code_bits([source for name, source in sources.items() if is_quantized_when_made(name)]),
         _code_bits([source for name, source in sources.items() if STACKED.fullmatch(name)]),
         _code_bits([] if head is None else [head]),
+        _code_bits([] if embeddings is None else [embeddings]),
     )
 
 

@@ -40,6 +40,7 @@ class ModelConfig:
     code_bits: float | None = None
     num_expert_values: int = 0  # of weights that our C++ can multiply in their codes by themselves
     head_code_bits: float | None = None  # the same of the head
+    embedding_code_bits: float | None = None  # and of the embeddings
 
     @property
     def num_outputs(self) -> int:

@@ -162,6 +162,7 @@ def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -
             quantization=gguf_format(config.get(CONFIG_SECTION, {})),
             code_bits=bits.projections if isinstance(model, DecoderConfig) else bits.experts,
             head_code_bits=bits.head,
+            embedding_code_bits=bits.embeddings,
         )
     return model if made_format is None else _to_be_made(model_path, model, made_format)
 

@@ -14,6 +14,7 @@
 #include "linear.h"
 #include "lora.h"
 #include "packing.h"
+#include "row_reader.h"
 #include "thread_team.h"
 #include "vector_math.h"
 
@@ -45,7 +46,8 @@ struct DecoderShape {
   int64_t page_size;
   KVFormat kv_format;
   float norm_eps;
-  const bf16* embeddings;   // [vocab_size, hidden_size]
+  float embedding_scale;    // what an embedding is multiplied with
+  Linear embeddings;        // to vocab_size
   const float* cosines;     // [max_positions, head_dim / 2]
   const float* sines;
   const float* final_norm;  // [hidden_size]
@@ -241,9 +243,8 @@ class Decoder {
   void embed(ThreadTeam::Member& member, const Batch& batch) {
     const int64_t hidden_size = shape_.hidden_size;
     member.for_each(batch.num_tokens, [&](int64_t token) {
-      const bf16* from = shape_.embeddings + batch.input_ids[token] * hidden_size;
-      float* to = residual_.data() + token * hidden_size;
-      for (int64_t at = 0; at < hidden_size; ++at) to[at] = to_float(from[at]);
+      const RowReader row(shape_.embeddings, batch.input_ids[token]);
+      row.read(shape_.embedding_scale, residual_.data() + token * hidden_size);
     });
   }
 

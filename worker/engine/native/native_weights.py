@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
-from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import (
@@ -29,9 +26,6 @@ class NativeWeights:
         self.config = config
         self._packed = PackedWeights(library)
         weights = DecoderWeights(config, checkpoint, codes=checkpoint)
-        embeddings = weights.embeddings()
-        is_scaled = config.embedding_scale != 1.0
-        self.embeddings = embeddings * config.embedding_scale if is_scaled else embeddings
         self.layers = [
             self._layer(
                 weights.layer(layer_id),
@@ -43,10 +37,12 @@ class NativeWeights:
         ]
         self.coded_share = self._packed.coded_share  # of the layers: few checkpoints quantise more
         self.final_norm = self._packed.floats(weights.norm().weight)
-        head: torch.Tensor | ScaledWeight | None = weights.lm_head_codes()
-        head = weights.lm_head(embeddings) if head is None else head
-        self.lm_head = self._packed.linear(Projection(head, None))
-        self.num_bytes = self._packed.num_bytes + self.embeddings.nbytes
+        self.embeddings = self._packed.linear(Projection(weights.stored_embeddings(), None))
+        head = weights.stored_head()
+        self.lm_head = self.embeddings
+        if head is not None:
+            self.lm_head = self._packed.linear(Projection(head, None))
+        self.num_bytes = self._packed.num_bytes
 
     def _layer(
         self,

@@ -18,6 +18,7 @@ from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, w
 from tests.worker.engine.tiny_models import save_tiny_model
 from worker.engine.loading import cpu_loader, memory_check
 from worker.engine.models.registry import read_model_config
+from worker.engine_link.engine_config import CpuKernelsName
 
 LLAMA_8B = {
     "vocab_size": 128256,
@@ -32,24 +33,37 @@ LLAMA_8B = {
 
 
 @pytest.mark.parametrize(
-    ("model_type", "tied", "weights"),
-    [("llama", False, "14.96 GiB"), ("llama", True, "14.96 GiB"), ("olmo", True, "13.98 GiB")],
+    ("model_type", "tied", "kernels", "weights"),
+    [
+        ("llama", False, "auto", "14.96 GiB"),
+        ("llama", True, "torch", "14.96 GiB"),
+        ("llama", True, "auto", "13.98 GiB"),
+        ("olmo", True, "auto", "13.98 GiB"),
+    ],
 )
 def test_what_does_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, tied: bool, weights: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model_type: str,
+    tied: bool,
+    kernels: CpuKernelsName,
+    weights: str,
 ) -> None:
+    """Tied embeddings are kept once by our C++, and twice in torch."""
     path = save_tiny_model(tmp_path, model_type)
     (path / "model.safetensors").unlink()
     file = path / "config.json"
     changes = LLAMA_8B | {"tie_word_embeddings": tied, "max_position_embeddings": 8192}
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 13 << 30)
+    is_native = model_type == "llama" and kernels == "auto"
+    monkeypatch.setattr(cpu_loader, "may_choose_native", lambda *_: is_native)
     sentence = (
         rf"does not fit into memory: its [78]\.\d\d billion parameters take {weights} in bfloat16, "
         r"keys and values 0\.12 GiB \(1024 tokens\), and 13\.00 GiB are available"
     )
     with pytest.raises(ConfigError, match=sentence):
-        load(path, dtype="bfloat16", num_kv_tokens=None)
+        load(path, dtype="bfloat16", num_kv_tokens=None, cpu_kernels=kernels)
 
 
 def test_codes_are_counted_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +102,7 @@ def test_what_is_counted_is_what_is_taken(tmp_path: Path, kind: MadeFormat) -> N
 @needs_bfloat16
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_codes_of_a_gguf_file_are_counted(tmp_path: Path, is_tied: bool) -> None:
-    """Its head, too; the embeddings are read by row, in numbers."""
+    """Its embeddings and its head, too, which are one where they are tied."""
     sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
     path = save_tiny_model(
         tmp_path / "model", "llama", vocab_size=320, tie_word_embeddings=is_tied, **sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from shared.errors import ConfigError
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.worker.engine.families import FUSED
+from tests.worker.engine.formats.quantized_copies import change_tensors
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -142,20 +145,20 @@ def test_no_bit_depends_on_the_batch(
 
 
 @needs_bfloat16
-def test_a_run_that_breaks_the_model_leaves_no_trace(tiny_rounded: Path) -> None:
+def test_a_run_that_breaks_the_model_leaves_no_trace(tiny_rounded: Path, tmp_path: Path) -> None:
     others = [
         make_add(run_id, random_prompt(20 * run_id, run_id), max_tokens=30, ignore_eos=True)
         for run_id in (1, 2, 3)
     ]
     expected = native_rig(tiny_rounded, num_kv_tokens=320).run(*others)
-    rig = native_rig(tiny_rounded, num_kv_tokens=320)
     used = {token_id for add in others for token_id in random_prompt(20 * add.run_id, add.run_id)}
     used |= {token_id for token_ids in expected.values() for token_id in token_ids}
     poison = min(set(range(300)) - used)
-    forward = rig.runner._forward._forward
-    assert isinstance(forward, NativeForward)
-    with torch.inference_mode():
-        forward._kept[0].embeddings[poison] = torch.nan
+    path = shutil.copytree(tiny_rounded, tmp_path / "model")
+    embeddings = load_file(path / "model.safetensors")[name := "model.embed_tokens.weight"]
+    embeddings[poison] = torch.nan
+    change_tensors(path, **{name.replace(".", "__"): embeddings})
+    rig = native_rig(path, num_kv_tokens=320)
     rig.run(others[0], make_add(9, [poison] * 200), *others[1:])
     assert rig.channel.finishes()[9].message is not None
     assert {run_id: rig.channel.tokens()[run_id] for run_id in (1, 2, 3)} == expected
