@@ -12,6 +12,7 @@ from worker.engine_link.engine_messages import EngineCommand, EngineEvent
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_BYTES = 1 << 20
+_FD_SETSIZE = 1024  # select() knows no descriptors from here on
 
 
 class ChannelClosed(JetflockError):
@@ -102,6 +103,12 @@ class EngineSocket:
         self._wait_for(select.POLLIN | (select.POLLOUT if self._unsent else 0), timeout_s)
 
     def _wait_for(self, events: int, timeout_s: float) -> None:
-        poller = select.poll()
-        poller.register(self._sock, events)
-        poller.poll(timeout_s * 1000)
+        fd = self._sock.fileno()
+        if fd >= _FD_SETSIZE:
+            poller = select.poll()
+            poller.register(fd, events)
+            poller.poll(timeout_s * 1000)  # rounded up to whole milliseconds
+            return
+        reading = [fd] if events & select.POLLIN else []
+        writing = [fd] if events & select.POLLOUT else []
+        select.select(reading, writing, [], timeout_s)  # to the microsecond

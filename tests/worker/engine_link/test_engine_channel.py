@@ -90,6 +90,19 @@ def test_poll_waits_no_longer_than_told(sockets: tuple[socket.socket, EngineSock
     assert 0.04 < time.monotonic() - begin < 20.0
 
 
+@pytest.mark.timed
+def test_poll_waits_for_less_than_a_millisecond(
+    sockets: tuple[socket.socket, EngineSocket],
+) -> None:
+    _, channel = sockets
+    waits_s = []
+    for _ in range(50):
+        begin = time.perf_counter()
+        assert channel.poll(0.0002) == []
+        waits_s.append(time.perf_counter() - begin)
+    assert 0.0002 <= min(waits_s) < 0.0009
+
+
 def test_send_keeps_what_the_socket_does_not_take(
     sockets: tuple[socket.socket, EngineSocket],
 ) -> None:
