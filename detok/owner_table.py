@@ -45,6 +45,11 @@ class OwnerSurvey:
     owners: dict[int, OwnerSeen] = field(default_factory=dict)
 
 
+def nonce_of(key: str) -> str | None:
+    """Of the lease under this key; None: it is no lease's."""
+    return key.removeprefix(_LEASE) if key.startswith(_LEASE) else None
+
+
 class OwnerTable:
     """All writes are compare-and-set, but for the removal of leases that have ended."""
 
@@ -55,10 +60,10 @@ class OwnerTable:
         """Raises BrokerError."""
         survey = OwnerSurvey()
         for entry in await self._bucket.entries():
-            nonce = entry.key.removeprefix(_LEASE)
+            nonce = nonce_of(entry.key)
             if entry.key.isdecimal():
                 survey.owners[int(entry.key)] = _owner_seen(entry)
-            elif nonce == entry.key:
+            elif nonce is None:
                 continue  # not ours
             elif entry.value == FREE:
                 survey.ended.add(nonce)

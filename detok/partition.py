@@ -261,8 +261,7 @@ class Partition:
             status.claimed_at = time.monotonic()
             if old_writer and old_claim is not None and self.may_publish:
                 self._services.notices.send(old_claim.pool, fold.rid, old_epoch, old_writer)
-            if self._services.worker_watch.is_dead(record.worker):
-                self._services.worker_watch.look_now()
+            self._services.worker_watch.note_claim(record.worker)
         elif isinstance(record, End):
             self._on_finish(status, seq)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from nats.aio.msg import Msg
 
 from detok.lease import LeaseKeeper, Link, Tenure
-from detok.owner_table import FREE, OwnerSurvey, OwnerTable
+from detok.owner_table import FREE, OwnerSurvey, OwnerTable, nonce_of
 from detok.rivals import Rivals, RivalWatch
 from shared.broker.jetstream import JetStream
 from shared.cluster import Cluster
@@ -20,6 +20,7 @@ from shared.protocol.leases import PartitionOwner
 from shared.telemetry.log import get_logger
 
 _POLL_S = 0.2
+_POLL_ALONE_S = 1.0  # while no rival is known, whose first lease would be heard at once
 # A partition that nobody took for so long, and a rival's period, is taken beyond the fair share.
 _ORPHAN_S = 1.0
 _OFFER_S = 30.0  # what is beyond the share is offered so often: some rival takes nothing
@@ -73,6 +74,7 @@ class PartitionShare:
         self._offered_at = float("-inf")
         self._looked_at = float("-inf")  # of the monotonic clock
         self._is_stopping = False
+        self._is_blind = False  # the last look failed
 
     @property
     def is_fresh(self) -> bool:
@@ -111,11 +113,18 @@ class PartitionShare:
         self._wake.set()
 
     async def _on_written(self, message: Msg) -> None:
-        if message.data == FREE:
+        key = message.subject.rpartition(".")[2]
+        if message.data == FREE or self._is_new_rival(key):
             self._wake.set()
 
+    def _is_new_rival(self, key: str) -> bool:
+        nonce = nonce_of(key)
+        return nonce not in (None, self._keeper.lease.nonce) and nonce not in self._rivals.known
+
     async def _wait(self) -> None:
-        if await wait_event(self._wake, _POLL_S):
+        is_alone = not (self._rivals.known or self._free_since or self._is_blind)
+        is_calm = is_alone and self._keeper.lease.is_valid
+        if await wait_event(self._wake, _POLL_ALONE_S if is_calm else _POLL_S):
             self._wake.clear()
 
     async def _step(self) -> None:
@@ -135,7 +144,9 @@ class PartitionShare:
             await self._maybe_offer(fair_share, is_new=bool(others - self._others))
             self._others = others
             await self._remove_ended(survey)
+            self._is_blind = False
         except BrokerError as exc:
+            self._is_blind = True
             self._rivals.look_away()
             log.warning("owners_unreachable", error=str(exc))
 

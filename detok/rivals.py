@@ -15,6 +15,7 @@ from shared.liveness.presence import is_absent, present
 
 _SILENT = 0.2  # of its period without a new revision: one that may be asked for is
 _TICK_S = 0.1
+_TICK_ALONE_S = 0.5
 _PATIENCE = Patience(pause_s=0.1, max_pause_s=0.5, absent_s=0.4)
 
 
@@ -150,7 +151,7 @@ class RivalWatch:
                         self._reconnected_at = time.monotonic()
                         await self._hear_ourselves(heard)
                     await self._look(questions)
-                    await asyncio.sleep(_TICK_S)
+                    await asyncio.sleep(_TICK_S if self._rivals.known else _TICK_ALONE_S)
 
     async def _hear_ourselves(self, heard: asyncio.Event) -> None:
         """A user that may not listen must not say that it does."""

@@ -27,6 +27,7 @@ from shared.storage.streams import HEARTBEAT_TTL_S
 from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
+_POLL_IDLE_S = 2.0  # while no worker holds a request; half of what a heartbeat lives
 _TICK_S = 0.1
 _MIN_TICK_S = 0.02  # while the moment is awaited at which one is to be asked for, or is dead
 _POLLS_ABSENT = 2
@@ -95,6 +96,7 @@ class WorkerWatch:
         self._silent_peers = SilentPeers(cluster, _PATIENCE)
         self._silence = Silence()
         self._num_reconnects = 0
+        self._is_idle = False  # no worker held a request at the last look
         self._wake = asyncio.Event()
         self._at_once = asyncio.Semaphore(_MAX_AT_ONCE)
 
@@ -105,9 +107,10 @@ class WorkerWatch:
         """A frame of it was read."""
         self._silence.heard(worker, time.monotonic())
 
-    def look_now(self) -> None:
-        """A claim of a dead worker was read."""
-        self._wake.set()
+    def note_claim(self, worker: str) -> None:
+        """A claim of it was read."""
+        if self._is_idle or self.is_dead(worker):
+            self._wake.set()
 
     async def run(self) -> None:
         subscription = await self._cluster.nc.subscribe(
@@ -120,15 +123,20 @@ class WorkerWatch:
             await end_subscription(subscription)
 
     async def _watch(self, questions: asyncio.TaskGroup) -> None:
-        next_poll = time.monotonic()
+        polled_at = float("-inf")
         while True:
+            claimed_at = self._claimed_at()
+            self._is_idle = not claimed_at
+            next_poll = polled_at + (_POLL_IDLE_S if self._is_idle else _POLL_S)
             if time.monotonic() >= next_poll:
                 await self._poll()
-                next_poll = time.monotonic() + _POLL_S
-            self._silence.keep(self._claimed_at())
+                polled_at = time.monotonic()
+                continue
+            self._silence.keep(claimed_at)
             await self._look_for_absent(questions)
             await self._hand_back_all()
-            await self._wait(min(next_poll, time.monotonic() + _TICK_S), questions)
+            tick_s = _POLL_IDLE_S if self._is_idle else _TICK_S
+            await self._wait(min(next_poll, time.monotonic() + tick_s), questions)
 
     async def _wait(self, until: float, questions: asyncio.TaskGroup) -> None:
         """Or until something is known of a dead worker; who falls silent meanwhile is asked for."""

@@ -37,7 +37,7 @@ from worker.weights.adapters import Adapters
 from worker.weights.worker_model import WorkerModel
 
 _METRICS_INTERVAL_S = 1.0
-_STATE_INTERVAL_S = 0.2
+_STATE_INTERVAL_S = 0.5
 
 log = get_logger(__name__)
 

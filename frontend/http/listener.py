@@ -110,6 +110,24 @@ class HttpServer(uvicorn.Server):
     server stops.
     """
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._stopping = asyncio.Event()
+        super().__init__(config)
+
+    @property
+    def should_exit(self) -> bool:
+        return self._stopping.is_set()
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        if value:
+            self._stopping.set()
+
+    async def main_loop(self) -> None:
+        """uvicorn's own looks ten times a second whether it is to end."""
+        if not await self.on_tick(0):
+            await self._stopping.wait()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         def protocol() -> asyncio.Protocol:
             return self.config.http_protocol_class(  # type: ignore[call-arg]

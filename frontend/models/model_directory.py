@@ -25,10 +25,12 @@ from shared.errors import (
     ModelNotFound,
     ServiceUnavailable,
 )
+from shared.look_pace import LookPace
 from shared.protocol.model_cards import AdapterCard, ModelCard
 from shared.telemetry.log import get_logger
 
 REFRESH_INTERVAL_S = 1.0
+_IDLE_S = 3.0  # while nobody asks for a model
 _EMPTY_INTERVAL_S = 0.2  # while nothing is served somebody waits for the first model
 _ABSENCE_S = 60.0  # for which a model stays without a heartbeat: it may be started again
 _MISS_INTERVAL_S = 0.2  # unknown names do not make us read the cards more often than this
@@ -112,7 +114,8 @@ class ServedModel:
 
 
 class ModelDirectory:
-    """Model cards by name, read from KV every second and when a name is not known.
+    """Model cards by name, read from KV every second while they are asked for, and when a name is
+    not known.
 
     A card is listed once a worker has loaded the model, or an operator said so. Whether somebody
     serves it is judged by heartbeats; who is silent for a minute is gone.
@@ -129,6 +132,7 @@ class ModelDirectory:
         self._texts: dict[str, asyncio.Task[ModelText]] = {}  # by tokenizer hash
         self._refreshed_at = float("-inf")
         self._refresh_lock = asyncio.Lock()
+        self._pace = LookPace(REFRESH_INTERVAL_S, _IDLE_S)
 
     async def run(self) -> None:
         """Keep the cards fresh until cancelled; tokenizers are loaded before they are needed."""
@@ -138,7 +142,10 @@ class ModelDirectory:
                 for card in self._cards.values():
                     self._load(card.tokenizer_hash)
                 is_empty = not any(each.status.has_hope for each in self._named.values())
-                await asyncio.sleep(_EMPTY_INTERVAL_S if is_empty else REFRESH_INTERVAL_S)
+                if is_empty:
+                    await asyncio.sleep(_EMPTY_INTERVAL_S)
+                else:
+                    await self._pace.wait()
         finally:
             for task in self._texts.values():
                 task.cancel()
@@ -155,6 +162,7 @@ class ModelDirectory:
     @property
     def nothing_served(self) -> str:
         """Why no request can be taken now; empty when one can."""
+        self._pace.use()
         if any(self.refusal(card) is None for card in self._cards.values()):
             return ""
         words = [_unserved(card, self._standings[card.pool]) for card in self._cards.values()]
@@ -168,10 +176,12 @@ class ModelDirectory:
 
     def named(self) -> Sequence[NamedModel]:
         """All that can be asked for, those that are served first: models, then adapters."""
+        self._pace.use()
         return tuple(self._named.values())
 
     def refusal(self, card: ModelCard) -> ServiceUnavailable | None:
         """The error of a request for a model that nobody serves, nor is about to."""
+        self._pace.use()
         standing = self._standings.get(card.pool)
         if standing is None or standing.status.has_hope:  # None: forgotten while it was read
             return None
@@ -187,6 +197,7 @@ class ModelDirectory:
 
         A model that is only silent may come back, for those whose requests were accepted.
         """
+        self._pace.use()
         if not self.is_fresh or self._silent_s(pool) < _HOPELESS_S:
             return ""
         standing = self._standings.get(pool, _FORGOTTEN)
@@ -203,6 +214,7 @@ class ModelDirectory:
         """Raises ModelNotFound, or ServiceUnavailable when the cards cannot be read, or a worker
         is just loading it for the first time.
         """
+        self._pace.use()
         if name not in self._named:
             await self._refresh_after_miss()
         found = self._named.get(name)

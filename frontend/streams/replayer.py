@@ -73,6 +73,7 @@ class Replayer:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
+                await self._router.in_use.wait()
                 await wait_event(self._router.on_gap, _TICK_S)
                 self._router.on_gap.clear()
                 now = asyncio.get_running_loop().time()

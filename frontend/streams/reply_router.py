@@ -43,6 +43,7 @@ class ReplyRouter:
         self._generations: dict[Generation, None] = {}  # a set that keeps its order
         self._subscription: Subscription | None = None
         self.on_gap = asyncio.Event()  # some stream needs a replay now
+        self.in_use = asyncio.Event()  # set while there are generations
 
     async def start(self) -> None:
         self._subscription = await self._nc.subscribe(
@@ -55,6 +56,7 @@ class ReplyRouter:
 
     def add(self, generation: Generation) -> None:
         self._generations[generation] = None
+        self.in_use.set()
         for stream in generation.streams:
             if stream.rid not in self._streams:
                 self._streams[stream.rid] = []
@@ -65,6 +67,8 @@ class ReplyRouter:
         if generation not in self._generations:
             return
         del self._generations[generation]
+        if not self._generations:
+            self.in_use.clear()
         for stream in generation.streams:
             streams = self._streams[stream.rid]
             streams.remove(stream)

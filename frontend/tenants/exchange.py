@@ -22,6 +22,7 @@ from shared.subjects import JOB_CLASSES
 from shared.telemetry.log import get_logger
 
 _INTERVAL_S = 1.0
+_ALONE_S = 3.0  # less than `_GONE_AFTER_S`
 _PAUSE_S = 0.05  # changes that come in quick succession are told together
 _GONE_AFTER_S = 4.0  # without news
 _MAX_SENT = 5000  # tenants: those with the most requests, in a message of half a MiB
@@ -32,7 +33,9 @@ log = get_logger(__name__)
 class TenantExchange:
     """Tells every change within 50 ms where there is somebody to hear it, and all every second.
 
-    Messages are whole states: one that is lost is made up for by the next.
+    Messages are whole states: one that is lost is made up for by the next. A frontend that has
+    heard of no other says every three seconds that it is there, and everything as soon as it hears
+    of one.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class TenantExchange:
         self._ledger = ledger
         self._keys = keys
         self._heard_at: dict[str, float] = {}  # by frontend
+        self._met = asyncio.Event()  # another one was heard for the first time
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -62,7 +66,8 @@ class TenantExchange:
                 if self._heard_at:
                     await wait_event(self._ledger.changed, _INTERVAL_S)
                 else:
-                    await asyncio.sleep(_INTERVAL_S)
+                    await wait_event(self._met, _ALONE_S)
+                self._met.clear()
         finally:
             for subscription in subscriptions:
                 await end_subscription(subscription)
@@ -98,6 +103,7 @@ class TenantExchange:
             return
         if gossip.frontend not in self._heard_at:
             self._ledger.changed.set()  # it should hear of us soon
+            self._met.set()
         now = self._heard_at[gossip.frontend] = time.monotonic()
         self._ledger.hear(
             gossip.frontend,

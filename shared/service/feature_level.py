@@ -32,7 +32,7 @@ from shared.telemetry.log import get_logger
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
-_LOOK_S = 2.0
+_LOOK_S = 5.0  # who meets a message beyond it looks at once
 _RETRY_S = 0.3
 
 log = get_logger(__name__)

@@ -9,6 +9,7 @@ from typing import Any
 
 from shared.broker.jetstream import JetStream
 from shared.errors import BrokerError
+from shared.look_pace import LookPace
 from shared.telemetry.log import get_logger
 
 # Shares of a stream's bytes or messages. What lies above the second mark is for claims, releases,
@@ -16,6 +17,7 @@ from shared.telemetry.log import get_logger
 ADMISSION_MARK = 0.8  # nothing new is accepted
 ENGINE_MARK = 0.9  # engines pause
 _MIN_PAUSE_S = 0.02
+_IDLE_S = 10.0  # between two looks, while nobody asks for room
 
 log = get_logger(__name__)
 
@@ -26,15 +28,18 @@ class StreamRoom:
     def __init__(self, js: JetStream, streams: Iterable[str], interval_s: float) -> None:
         self._js = js
         self._interval_s = interval_s
+        self._pace = LookPace(interval_s, max(interval_s, _IDLE_S))
         self._usages = dict.fromkeys(streams, 0.0)
         self._looked_at = float("-inf")
 
     def usage(self, stream: str) -> float:
         """Share of its limit."""
+        self._pace.use()
         return self._usages[stream]
 
     def is_above(self, mark: float) -> bool:
         """Whether one of them is."""
+        self._pace.use()
         return any(usage >= mark for usage in self._usages.values())
 
     async def run(self) -> None:
@@ -44,7 +49,7 @@ class StreamRoom:
             now, looked_at = time.monotonic(), self._looked_at
             await asyncio.gather(*(self._look(stream) for stream in self._usages))
             self._looked_at = now
-            await asyncio.sleep(self._pause_s(before, now - looked_at))
+            await self._pace.wait(self._pause_s(before, now - looked_at))
 
     def _pause_s(self, before: dict[str, float], elapsed_s: float) -> float:
         """Shorter where a stream fills so quickly that a mark would be passed unseen."""

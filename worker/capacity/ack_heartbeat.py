@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from worker.runs.engine_pause import EnginePause
 from worker.runs.token_log import TokenLog
 
 _TICK_S = 0.5
+_IDLE_TICKS = 8  # from one look for room to the next, while nothing is held
 _DEADLINE_SLACK_S = 5.0  # a living frontend ends a request in time; we only when it is gone
 
 log = get_logger(__name__)
@@ -45,10 +47,11 @@ class AckHeartbeat:
 
     async def run(self) -> None:
         """Keep until cancelled."""
-        while True:
+        for tick in itertools.count():
             await asyncio.sleep(min(_TICK_S, self._ack_wait_s / 4))
             # A paused engine makes no steps, so that nobody else looks whether it may go on.
-            self._pause.update()
+            if self._held_requests or self._pause.is_on or tick % _IDLE_TICKS == 0:
+                self._pause.update()
             if self._hang_watch.is_hung or self._token_log.is_stalled:
                 log.error(
                     "nothing_is_kept",

@@ -1,8 +1,8 @@
 """Pulls requests from the queue: never more than there is room for, urgent classes first.
 
 A lane that may hold something is *asked*: its pull is answered at once. Lanes that hold nothing are
-*watched*: a few requests are delivered as soon as they come. So an idle worker waits for all lanes
-of the urgent class, and binds no room to any of them.
+*watched*: a few requests are delivered as soon as they come, of a lane of the background one. So an
+idle worker waits for all lanes, asks for nothing, and binds no room to any of them.
 
 Raw pull requests with a callback: `fetch` waits for the whole batch, an iterator costs four times
 as much.
@@ -32,10 +32,13 @@ from worker.intake.lane_turns import LaneTurns
 
 _EXPIRES_S = 10.0
 _HEARTBEAT_S = 2.0
+_BACKGROUND_EXPIRES_S = 30.0
+_BACKGROUND_HEARTBEAT_S = 5.0
+_SILENT_BEATS = 2.5  # a watch without a heartbeat for so many is forgotten
 _ANSWER_S = 1.0  # a pull that is not answered in this time is forgotten
 _TICK_S = 0.25
 _BACKGROUND_IDLE_S = 0.1  # the urgent class has had nothing this long before others are asked
-# How long a lane counts as empty that was found so, and is not watched.
+# How long a lane counts as empty that was found so, and is not watched, as there is no room.
 _EMPTY_S = {job_class: 0.02 if job_class == JOB_CLASSES[0] else 0.5 for job_class in JOB_CLASSES}
 # What a watch may bring: with room for many requests it is not renewed for each of them.
 _WATCHED_SHARE = 16
@@ -52,6 +55,7 @@ class _Pull:
     pull_id: int
     num_open: int  # messages it may still deliver
     is_watch: bool
+    silence_s: float  # after which it is forgotten
     heard_at: float
 
 
@@ -83,8 +87,8 @@ class RequestPuller:
     """Asks for as many requests as `num_credits()` says, minus those that are asked for already.
 
     The watches are not counted: when there are fewer credits than lanes, or none any more, they may
-    bring a few requests too many, a sixteenth of the room a lane, which are given back by whoever
-    hears of them.
+    bring a few requests too many, a sixteenth of the room a lane (one of the background), which are
+    given back by whoever hears of them.
     """
 
     def __init__(
@@ -173,6 +177,9 @@ class RequestPuller:
         for states in others:
             if not await self._has_nothing(states, num_free, now):
                 return
+            for state in states:
+                if state.pull is None and now >= state.barred_until:
+                    await self._watch_background(state)
 
     async def _has_nothing(self, states: Sequence[_LaneState], num_free: int, now: float) -> bool:
         """Whether all lanes of a class are empty; if not, they are asked for what is free."""
@@ -191,8 +198,17 @@ class RequestPuller:
 
     async def _watch(self, state: _LaneState, num_free: int) -> None:
         batch = min(_MAX_WATCHED, max(1, num_free // _WATCHED_SHARE))
-        options = {"expires": int(_EXPIRES_S * 1e9), "idle_heartbeat": int(_HEARTBEAT_S * 1e9)}
-        await self._pull(state, batch, options, is_watch=True)
+        await self._open_watch(state, batch, _EXPIRES_S, _HEARTBEAT_S)
+
+    async def _watch_background(self, state: _LaneState) -> None:
+        """What it brings shows that there is something: then the lane is asked."""
+        await self._open_watch(state, 1, _BACKGROUND_EXPIRES_S, _BACKGROUND_HEARTBEAT_S)
+
+    async def _open_watch(
+        self, state: _LaneState, batch: int, expires_s: float, heartbeat_s: float
+    ) -> None:
+        options = {"expires": int(expires_s * 1e9), "idle_heartbeat": int(heartbeat_s * 1e9)}
+        await self._pull(state, batch, options, watch_silence_s=_SILENT_BEATS * heartbeat_s)
 
     async def _pull(
         self,
@@ -200,10 +216,13 @@ class RequestPuller:
         batch: int,
         options: Mapping[str, object],
         *,
-        is_watch: bool = False,
+        watch_silence_s: float | None = None,
     ) -> None:
+        """`watch_silence_s`: of a watch; None: it is answered at once."""
         pull_id = next(self._pull_ids)
-        state.pull = _Pull(pull_id, batch, is_watch, time.monotonic())
+        is_watch = watch_silence_s is not None
+        silence_s = _ANSWER_S if watch_silence_s is None else watch_silence_s
+        state.pull = _Pull(pull_id, batch, is_watch, silence_s, time.monotonic())
         consumer = self._subjects.consumer(self._pool, state.lane.token)
         api, stream = self._subjects.api_prefix, self._subjects.requests_stream
         subject = f"{api}CONSUMER.MSG.NEXT.{stream}.{consumer}"
@@ -264,10 +283,8 @@ class RequestPuller:
         now = time.monotonic()
         for state in self._lanes.values():
             pull = state.pull
-            if pull is not None:
-                silence_s = 2.5 * _HEARTBEAT_S if pull.is_watch else _ANSWER_S
-                if now - pull.heard_at > silence_s:
-                    state.forget()
+            if pull is not None and now - pull.heard_at > pull.silence_s:
+                state.forget()
 
     async def _drain(self, subscription: Subscription) -> None:
         """What is on its way still arrives, and is given back."""

@@ -8,12 +8,15 @@ from worker.runs.token_log import TokenLog
 
 
 class EnginePause:
-    """Asked after each step and twice a second: a paused engine makes none."""
+    """Asked after each step, twice a second while it is on or requests are held, as a paused engine
+    makes none, and else now and then.
+    """
 
     def __init__(self, engine: EngineHost, token_log: TokenLog, room: StreamRoom) -> None:
         self._engine = engine
         self._token_log = token_log
         self._room = room
+        self.is_on = False  # as the engine was told
 
     @property
     def is_due(self) -> bool:
@@ -21,4 +24,5 @@ class EnginePause:
 
     def update(self) -> None:
         """Tell the engine whether it must pause now."""
-        self._engine.set_stalled(self.is_due)
+        self.is_on = self.is_due
+        self._engine.set_stalled(self.is_on)

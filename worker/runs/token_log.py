@@ -269,7 +269,8 @@ class TokenLog:
         """Looks after overdue frames: the hot path needs no timer of its own."""
         while True:
             await asyncio.sleep(_TICK_S)
-            self._wake.set()
+            if not self.is_flushed:
+                self._wake.set()
 
     async def _send(self) -> None:
         now = time.monotonic()

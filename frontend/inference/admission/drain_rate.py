@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from shared.cluster import Cluster
 from shared.errors import BrokerError
-from shared.event_wait import wait_event
+from shared.look_pace import LookPace
 from shared.subjects import LANES, Lane
 from shared.telemetry.log import get_logger
 
 MAX_RETRY_AFTER_S = 120
 _INTERVAL_S = 1.0
+_IDLE_S = 3.0  # while nobody asks
 _FRESH_S = 5.0
 _WINDOW_S = 30.0
 _SHARE = 0.1  # of the queue: what is to be free again for those who were refused meanwhile
@@ -77,23 +78,30 @@ class QueueWatch:
         self._cluster = cluster
         self.drain = DrainRate()
         self._seen_at = float("-inf")
-        self.usage = 0.0  # the part of the queue that is used, in messages or bytes
+        self._usage = 0.0
         self._seen: Counter[tuple[str, str]] = Counter()  # messages by pool and class
         self._accepted: Counter[tuple[str, str]] = Counter()  # by us, since we looked
         self._of_lane: dict[tuple[str, Lane], int] = {}  # messages, by pool
         self._pools: set[str] = set()  # that were asked for
-        self._asked = asyncio.Event()  # for one that was not before
+        self._pace = LookPace(_INTERVAL_S, _IDLE_S)
 
     def num_queued(self, pool: str, job_class: str) -> int:
         """Requests that wait or run. What other frontends accept is seen within a second."""
+        self._pace.use()
         if pool not in self._pools:
             self._pools.add(pool)
-            self._asked.set()
+            self._pace.look_soon()
         return self._seen[pool, job_class] + self._accepted[pool, job_class]
 
     def note_accepted(self, pool: str, job_class: str, num_requests: int) -> None:
         """Count them, until they are seen; below 0: they did not come after all."""
         self._accepted[pool, job_class] += num_requests
+
+    @property
+    def usage(self) -> float:
+        """The part of the queue that is used, in messages or bytes."""
+        self._pace.use()
+        return self._usage
 
     @property
     def is_fresh(self) -> bool:
@@ -103,20 +111,21 @@ class QueueWatch:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            self._asked.clear()
             await self._look()
-            await wait_event(self._asked, _INTERVAL_S)
+            await self._pace.wait()
 
     async def _look(self) -> None:
+        accepted = self._accepted.copy()
         try:
             name = self._cluster.subjects.requests_stream
             info = await self._cluster.js.api(f"STREAM.INFO.{name}")
-            await self._count(sorted(self._pools))
+            is_empty = not info["state"]["messages"]  # then no consumer has any before it
+            await self._count([] if is_empty else sorted(self._pools), accepted)
         except BrokerError as exc:
             log.debug("queue_not_seen", error=str(exc))
             return
         state, config = info["state"], info["config"]
-        self.usage = max(
+        self._usage = max(
             int(state[used]) / int(config[limit])
             for used, limit in (("messages", "max_msgs"), ("bytes", "max_bytes"))
         )
@@ -126,8 +135,10 @@ class QueueWatch:
         self._seen_at = asyncio.get_running_loop().time()
         self.drain.add(Sample(self._seen_at, num_messages, num_finished))
 
-    async def _count(self, pools: Sequence[str]) -> None:
-        accepted = self._accepted.copy()
+    async def _count(self, pools: Sequence[str], accepted: Counter[tuple[str, str]]) -> None:
+        """`accepted` by us, before anything was looked at."""
+        if not pools:
+            self._of_lane.clear()
         lanes = [(pool, lane) for pool in pools for lane in LANES]
         await asyncio.gather(*(self._count_lane(pool, lane) for pool, lane in lanes))
         self._seen.clear()

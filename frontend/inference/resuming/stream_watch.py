@@ -27,6 +27,7 @@ class StreamWatch:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
+            await self._router.in_use.wait()
             await asyncio.sleep(_TICK_S)
             now, hopeless = loop.time(), cache(self._models.hopeless)
             for generation in self._router.generations:

@@ -34,7 +34,9 @@ async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
     stream.last_heard_at = now - 60
     stream.asked_at, stream.backoff_s = now, MAX_BACKOFF_S
     generation = SimpleNamespace(is_watched=True, streams=[stream])
-    router = SimpleNamespace(on_gap=asyncio.Event(), generations=[generation])
+    in_use = asyncio.Event()
+    in_use.set()
+    router = SimpleNamespace(on_gap=asyncio.Event(), generations=[generation], in_use=in_use)
     detok = Detok()
     replayer = Replayer(
         cast(Any, router),

@@ -80,7 +80,7 @@ def _no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def watches_all(puller: RequestPuller) -> None:
     """Until the worker knows that there is nothing to do."""
-    await eventually(lambda: puller.num_watched == NUM_LANES)
+    await eventually(lambda: puller.num_watched == len(LANES))
 
 
 async def finish_one(stage: Stage, room: Room, puller: RequestPuller) -> None:
@@ -109,7 +109,7 @@ async def test_an_idle_worker_binds_no_more_than_one_request_a_lane(stage: Stage
         for _ in range(5):  # woken as often as one likes
             puller.wake()
             await time_to_err(0.01)
-            assert (puller.num_asked, puller.num_watched) == (0, NUM_LANES)
+            assert (puller.num_asked, puller.num_watched) == (0, len(LANES))
         await submit(stage, 7)
         await eventually(lambda: len(room.held) == 4)
         assert (await consumer_state(stage))["num_pending"] == 3
@@ -125,7 +125,18 @@ async def test_what_a_watch_brings_without_room_is_one_request_a_lane(stage: Sta
         await eventually(lambda: len(room.seen) == NUM_LANES)
         await time_to_err(0.3)
         assert len(room.seen) == NUM_LANES
-        assert (puller.num_asked, puller.num_watched) == (0, 0)
+        assert (puller.num_asked, puller.num_watched) == (0, len(LANES) - NUM_LANES)
+
+
+@pytest.mark.usefixtures("_no_ticks")
+async def test_an_idle_worker_hears_of_background_work_and_asks_for_the_rest(stage: Stage) -> None:
+    room = Room(num_slots=4)
+    async with pulling(stage, room) as puller:
+        await watches_all(puller)
+        rids = await submit(stage, 6, "batch")
+        await eventually(lambda: len(room.held) == 4)
+        assert room.rids == rids[:4]
+        assert (await consumer_state(stage, "batch"))["num_pending"] == 2
 
 
 @pytest.mark.usefixtures("_no_ticks")
