@@ -43,6 +43,7 @@ class LoraEngine:
             num_threads=num_threads,
             max_loras=NUM_ADAPTERS,
             max_step_s=10.0,
+            target_itl_s=10.0,
         )
         self._log = StepLog()
         self._loop = EngineLoader(config, self._log).load()

@@ -76,7 +76,11 @@ class BenchEngine:
 
     def __init__(self, model_path: Path, speculate: SpeculateName) -> None:
         config = EngineConfig(
-            model_path=str(model_path), speculate=speculate, num_kv_tokens=8192, max_step_s=10.0
+            model_path=str(model_path),
+            speculate=speculate,
+            num_kv_tokens=8192,
+            max_step_s=10.0,
+            target_itl_s=10.0,
         )
         self._log = StepLog()
         self._loop = EngineLoader(config, self._log).load()

@@ -21,7 +21,7 @@ from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.loading.engine_loader import EngineLoader
-from worker.engine.loop.step_budget import StepBudget
+from worker.engine.loop.step_budget import StepBudget, StepTargets
 from worker.engine_link.engine_channel import ChannelClosed
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import (
@@ -108,6 +108,7 @@ class DirectEngine:
             "load_format": "dummy",
             "max_pinned_share": 0.0,
             "max_step_s": MAX_STEP_S,
+            "target_itl_s": MAX_STEP_S,
         } | config
         engine_config = EngineConfig(model_path=str(model_path), **options)
         timed = TimedDevice(device)
@@ -128,7 +129,9 @@ class DirectEngine:
     def set_step_tokens(self, max_step_tokens: int) -> None:
         """No more than it was made for."""
         max_running = self._loop._ready.max_running
-        self._engine._budget = StepBudget(max_step_tokens, max_running, MAX_STEP_S)
+        self._engine._budget = StepBudget(
+            max_step_tokens, max_running, StepTargets(MAX_STEP_S, MAX_STEP_S, MAX_STEP_S)
+        )
 
     def run(
         self, prompts: Sequence[Sequence[int]], output_lens: Sequence[int], **sampling: Any

@@ -41,10 +41,12 @@ class HostTimes:
     def clear(self) -> None:
         self.steps = []
 
-    def _timed_next_batch(self, token_budget: int) -> ScheduleBatch | None:
+    def _timed_next_batch(
+        self, token_budget: int, prefill_budget: int | None = None
+    ) -> ScheduleBatch | None:
         step = StepTimes(time.perf_counter())
         self.steps.append(step)
-        batch: ScheduleBatch | None = self._next_batch(token_budget)
+        batch: ScheduleBatch | None = self._next_batch(token_budget, prefill_budget)
         step.schedule_s = time.perf_counter() - step.begin_s
         return batch
 

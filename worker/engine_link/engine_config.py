@@ -78,6 +78,12 @@ class EngineConfig(LogConfig):
     default 512 on a CPU, 8192 on a GPU."""
     max_step_s: float = 0.5
     """A step gets fewer prefill tokens when it would take longer."""
+    target_itl_s: float | None = None
+    """While requests decode, steps get fewer prefill tokens, so that none of them waits longer for
+    a token; by default three times what a step without prefill takes."""
+    target_ttft_s: float = 1.0
+    """When prompts would wait longer for their first token, steps may take more than target_itl_s,
+    up to max_step_s."""
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
     """Who joins first, among requests of about the same age and priority: the first that came, or
     the one with the longest cached prefix."""
@@ -162,6 +168,10 @@ class EngineConfig(LogConfig):
             )
         if not 0 <= self.max_pinned_share <= 1:
             raise ConfigError(f"max_pinned_share must be 0 to 1, not {self.max_pinned_share}")
+        for name in ("max_step_s", "target_itl_s", "target_ttft_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0 seconds, not {value}")
         if not self.priority_aging_s > 0:
             raise ConfigError(f"priority_aging_s must be above 0, not {self.priority_aging_s}")
         if self.max_ngram_len < self.min_ngram_len:

@@ -277,12 +277,14 @@ class Stage:
         model: Model = next_token,
         drafter: Drafter | None = None,
         overlap_depth: int = 0,
+        max_prefill_tokens: int | None = None,
     ) -> None:
         self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
         self.scheduler = Scheduler(
             self.ledger, max_running, max_context_len, VOCAB_SIZE, policy, drafter=drafter
         )
         self.max_step_tokens = max_step_tokens
+        self.max_prefill_tokens = max_prefill_tokens
         self.model = model
         runner_type = DelayedRunner if overlap_depth else FakeRunner
         self.runner = runner_type(self.ledger, model)
@@ -334,7 +336,7 @@ class Stage:
 
     def step(self) -> bool:
         """False when there was nothing to do."""
-        done = self.steps.advance(self.max_step_tokens)
+        done = self.steps.advance(self.max_step_tokens, self.max_prefill_tokens)
         for output in done.outputs if done is not None else ():
             self._take(output.run_id, output.token_ids, output.finish)
         self._take_ended()

@@ -139,7 +139,13 @@ class Rig:
     """An engine in this process, its channel, and what its model computed."""
 
     def __init__(self, path: Path, **config: Any) -> None:
-        defaults = {"num_threads": 1, "num_kv_tokens": 4096, "max_running": 16, "max_step_s": 60.0}
+        defaults = {
+            "num_threads": 1,
+            "num_kv_tokens": 4096,
+            "max_running": 16,
+            "max_step_s": 60.0,
+            "target_itl_s": 60.0,
+        }
         self.channel = FakeChannel()
         engine_config = EngineConfig(model_path=str(path), **(defaults | config))
         self.loop = EngineLoader(engine_config, self.channel).load()

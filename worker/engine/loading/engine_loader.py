@@ -29,7 +29,7 @@ from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoade
 from worker.engine.loading.stored_weights import remark_on_stored_weights, weights_format
 from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
-from worker.engine.loop.step_budget import StepBudget
+from worker.engine.loop.step_budget import StepBudget, StepTargets
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.models.model_config import ModelConfig
@@ -93,7 +93,11 @@ class EngineLoader:
         with torch.inference_mode():
             loaded = self._loader(model_config).load(setup, grammars)
         budget = StepBudget(
-            self._step.max_step_tokens, self._step.max_running, self._config.max_step_s
+            self._step.max_step_tokens,
+            self._step.max_running,
+            StepTargets(
+                self._config.max_step_s, self._config.target_itl_s, self._config.target_ttft_s
+            ),
         )
         self._progress.enter("warm up", 1.0)
         num_warm_up_tokens = min(
@@ -222,7 +226,8 @@ def _warm_up(
         result = runner.launch(batch).collect()
         scheduler.process(batch, result)
         elapsed_s = time.monotonic() - begin
-        budget.on_step(batch.num_tokens, elapsed_s)
+        num_prefilled = batch.num_prefill_tokens
+        budget.on_step(batch.num_tokens - num_prefilled, num_prefilled, elapsed_s)
         if result.num_fitting is not None:
             budget.on_shortage(result.num_fitting)
     return elapsed_s

@@ -18,7 +18,7 @@ from worker.engine.beams import BeamHandler
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.grammar.grammar_queue import GrammarQueue
 from worker.engine.loop.step_budget import StepBudget
-from worker.engine.loop.step_pipeline import StepPipeline
+from worker.engine.loop.step_pipeline import StepDone, StepPipeline
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
@@ -81,17 +81,23 @@ class Engine:
     def step(self) -> StepOutput | None:
         """Plans and launches one, and tells what the oldest in flight has made."""
         can_launch = self._can_step
-        num_tokens = self._budget.num_tokens
-        done = self._steps.advance(num_tokens) if can_launch else self._steps.collect()
+        done = self._advance() if can_launch else self._steps.collect()
         if done is None and not self._steps.is_empty:
             return None  # one more may be launched before the first is waited for
         if done is None:
             return self.report()
         self._num_steps += 1
-        self._budget.on_step(done.num_tokens, done.elapsed_s)
+        self._budget.on_step(done.num_decoded, done.num_prefilled, done.elapsed_s)
         if done.num_fitting is not None:
             self._budget.on_shortage(done.num_fitting)
         return self._output(done.outputs, done.num_tokens, done.begun, done.num_fitting)
+
+    def _advance(self) -> StepDone | None:
+        budget, scheduler = self._budget, self._scheduler
+        num_prefill_tokens = budget.num_prefill_tokens(
+            scheduler.num_decoding, scheduler.num_waiting_tokens
+        )
+        return self._steps.advance(budget.num_tokens, num_prefill_tokens)
 
     def report(self) -> StepOutput:
         return self._output([])

@@ -16,10 +16,16 @@ class StepDone(NamedTuple):
     """A step that was collected and booked."""
 
     outputs: list[RunOutput]
-    num_tokens: int  # that went through the model
+    num_decoded: int  # tokens of requests that decode, guesses included
+    num_prefilled: int  # tokens of prompts
     elapsed_s: float  # since its launch, or since the step before it was done
     begun: list[RunBegin]  # since the step before it was done
     num_fitting: int | None  # tokens that memory had room for at once; None: for all
+
+    @property
+    def num_tokens(self) -> int:
+        """That went through the model."""
+        return self.num_decoded + self.num_prefilled
 
 
 class _StepInFlight(NamedTuple):
@@ -47,12 +53,14 @@ class StepPipeline:
     def is_empty(self) -> bool:
         return not self._in_flight
 
-    def advance(self, token_budget: int) -> StepDone | None:
+    def advance(self, token_budget: int, prefill_budget: int | None = None) -> StepDone | None:
         """Launches a step if one can be planned now, and collects the oldest if it must.
+
+        It has at most `token_budget` tokens, and `prefill_budget` of them are prompts'.
 
         None when nothing was collected: there was nothing, or there is room for one more.
         """
-        batch = self._scheduler.next_batch(token_budget)
+        batch = self._scheduler.next_batch(token_budget, prefill_budget)
         if batch is not None:
             launched_at_s = time.monotonic()
             self._note_begun(launched_at_s)
@@ -73,7 +81,9 @@ class StepPipeline:
         outputs = self._scheduler.process(batch, result)
         begun, self._begun = self._begun, []
         elapsed_s = self._done_at_s - begun_at_s
-        return StepDone(outputs, batch.num_tokens, elapsed_s, begun, result.num_fitting)
+        num_prefilled = batch.num_prefill_tokens
+        num_decoded = batch.num_tokens - num_prefilled
+        return StepDone(outputs, num_decoded, num_prefilled, elapsed_s, begun, result.num_fitting)
 
     def _note_begun(self, now_s: float) -> None:
         for req in self._scheduler.take_begun():

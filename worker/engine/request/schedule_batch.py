@@ -119,6 +119,11 @@ class ScheduleBatch:
         return self.num_plain + sum(entry.end - entry.start for entry in self.others)
 
     @property
+    def num_prefill_tokens(self) -> int:
+        """Of prompts, and of what was retracted."""
+        return sum(entry.end - entry.start for entry in self.others if not entry.draft_ids)
+
+    @property
     def sample_points(self) -> list[SamplePoint]:
         """The sample points of all entries, in their order."""
         points = [SamplePoint(entry.req, entry.end) for entry in self.entries[: self.num_plain]]

@@ -58,6 +58,17 @@ class Scheduler:
         return bool(self._reqs)
 
     @property
+    def num_decoding(self) -> int:
+        """Requests whose prompt is in steps altogether, and who are not done."""
+        return len(self._reqs.running) - len(self._reqs.prefilling)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of prompts that no step has computed, and of what was retracted."""
+        num_prefilling = sum(req.num_uncomputed for req in self._reqs.prefilling.values())
+        return self._reqs.waiting.num_tokens + num_prefilling
+
+    @property
     def has_prefixes(self) -> bool:
         """Whether what one request computed serves others."""
         return self._ledger.has_prefixes
@@ -78,11 +89,14 @@ class Scheduler:
         """Forgets all cached prefixes that no running request holds."""
         self._ledger.flush()
 
-    def next_batch(self, token_budget: int) -> ScheduleBatch | None:
+    def next_batch(
+        self, token_budget: int, prefill_budget: int | None = None
+    ) -> ScheduleBatch | None:
         """None when nothing can be launched: nothing is left to do, or not before a step in flight
         has been processed.
 
-        The budget has a token for each running request. Each batch is to be processed, in order.
+        The budget has a token for each running request; at most `prefill_budget` of it, at least
+        one, are for prefill. Each batch is to be processed, in order.
         Tokens that steps in flight will choose are planned with before they are known.
         """
         num_preemptions = self._num_preemptions
@@ -91,6 +105,8 @@ class Scheduler:
         while True:
             plain, drafting = self._plan_decodes(token_budget)
             num_left = token_budget - len(plain) - sum(entry.num_tokens for entry in drafting)
+            if prefill_budget is not None:
+                num_left = min(num_left, prefill_budget)
             adder = PrefillAdder(
                 self._ledger, self._reqs.running, num_left, self._reserve_ratio.value
             )
@@ -123,11 +139,10 @@ class Scheduler:
 
     def load(self) -> EngineLoad:
         ledger = self._ledger
-        num_prefill_tokens = sum(req.num_uncomputed for req in self._reqs.prefilling.values())
         return EngineLoad(
             num_running=len(self._reqs.running),
             num_waiting=len(self._reqs.waiting),
-            num_waiting_tokens=self._reqs.waiting.num_tokens + num_prefill_tokens,
+            num_waiting_tokens=self.num_waiting_tokens,
             num_free_slots=self._max_running - len(self._reqs.running),
             num_free_tokens=ledger.num_available_pages * ledger.page_size,
             num_kv_tokens=ledger.num_tokens,

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "max_running": 16,
     "max_step_tokens": 64,
     "max_step_s": 60.0,
+    "target_itl_s": 60.0,
     "dtype": "float32",
     "cpu_kernels": "torch",
 }

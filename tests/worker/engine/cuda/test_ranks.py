@@ -49,6 +49,7 @@ CONFIG: dict[str, Any] = {
     "max_running": 6,
     "max_step_tokens": 64,
     "max_step_s": 60.0,
+    "target_itl_s": 60.0,
     "overlap": True,
     "cuda_graph_sizes": (2, 5),
     "cuda_graph_tokens": (16, 32),  # steps with and without one

@@ -71,7 +71,12 @@ class Rig:
 
     def __init__(self, path: Path, **config: Any) -> None:
         self.channel = FakeChannel()
-        options: dict[str, Any] = {"num_threads": 1, "max_running": 16, "max_step_s": 60.0}
+        options: dict[str, Any] = {
+            "num_threads": 1,
+            "max_running": 16,
+            "max_step_s": 60.0,
+            "target_itl_s": 60.0,
+        }
         engine_config = EngineConfig(model_path=str(path), **(options | config))
         self.loop = EngineLoader(engine_config, self.channel).load()
         assert isinstance(self.loop._engine, Engine)

@@ -36,6 +36,20 @@ def test_chunks_of_prefill_go_along_with_decoding() -> None:
     ]
 
 
+def test_prompts_have_a_budget_of_their_own_beside_those_who_decode() -> None:
+    stage = Stage(max_step_tokens=16)
+    stage.add(1, [1, 2])
+    stage.step()
+    stage.max_prefill_tokens = 3
+    stage.add(2, list(range(7)))
+    stage.run()
+    assert stage.batches[1:4] == [
+        [(1, 2, 3), (2, 0, 3)],
+        [(1, 3, 4), (2, 3, 6)],
+        [(1, 4, 5), (2, 6, 7)],
+    ]
+
+
 def test_priority_comes_before_arrival() -> None:
     stage = Stage(max_running=1)
     for run_id, priority in ((1, 2), (2, 1), (3, 1)):

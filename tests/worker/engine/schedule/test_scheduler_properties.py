@@ -71,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         overlap_depth=st.integers(0, 1),
         eos_token_ids=st.sampled_from([(), (3,)]),
         policy=st.sampled_from(["fcfs", "lpm"]),
+        max_prefill_tokens=st.none() | st.integers(1, 8),
     )
     def start(
         self,
@@ -83,6 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         overlap_depth: int,
         eos_token_ids: tuple[int, ...],
         policy: SchedulePolicy,
+        max_prefill_tokens: int | None,
     ) -> None:
         self.stage = Stage(
             num_pages=num_pages,
@@ -95,6 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             overlap_depth=overlap_depth,
             eos_token_ids=eos_token_ids,
             policy=policy,
+            max_prefill_tokens=max_prefill_tokens,
         )
         self.eos_token_ids = eos_token_ids
 
