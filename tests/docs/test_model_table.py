@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from types import ModuleType
 
 import pytest
@@ -20,6 +21,9 @@ def table() -> ModuleType:
 
 def test_the_list_is_that_of_the_code(table: ModuleType) -> None:
     text = table.PAGE.read_text()
+    installed = version("transformers")
+    if f"of transformers {installed}:" not in text:
+        pytest.skip(f"the list is of another version than {installed}, CI's (.ci/constraints.txt)")
     assert text == table.with_table(text), "run: make house ARGS=--models"
 
 

@@ -154,7 +154,7 @@ class _GivenBody(torch.nn.Module):
 
 
 class _GivenHidden:
-    """What a body returns; all that is not a hidden state is None."""
+    """What a body returns, by attribute, place or key; all that is not a hidden state is None."""
 
     def __init__(self, last_hidden_state: torch.Tensor) -> None:
         self.last_hidden_state = last_hidden_state
@@ -162,8 +162,11 @@ class _GivenHidden:
     def __getattr__(self, name: str) -> None:
         return None
 
-    def __getitem__(self, idx: int) -> torch.Tensor:
-        return (self.last_hidden_state,)[idx]
+    def __getitem__(self, key: int | str) -> torch.Tensor:
+        return (self.last_hidden_state,)[self.keys().index(key) if isinstance(key, str) else key]
+
+    def keys(self) -> list[str]:
+        return ["last_hidden_state"]
 
 
 def load_transformers_model(
