@@ -20,6 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # PyPI's torch for Linux brings CUDA along, about 3 GB; PyTorch's own index has builds without it.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# PyPI's is for CUDA 13, which an older driver does not run; this one is for CUDA 12.
+TORCH_CUDA_12_INDEX = "https://download.pytorch.org/whl/cu126"
+CUDA_12_DRIVERS = range(525, 580)
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 # Settings that say where packages come from. uv reads none of pip's.
 SOURCES = ("index-url", "extra-index-url", "find-links", "no-index", "constraint")
 _PROBE_S = 3.0
@@ -94,12 +98,18 @@ class Environment:
             _say("uv is here, but does not read pip's settings, which name sources: pip installs")
         elif uv is not None:
             argv = [uv, "pip", "install", "--python", str(self._python), "--no-progress"]
-            backend = ["--torch-backend", "cpu"] if wants_cpu else []
-            yield [*argv, *backend, *self._more_args, "-e", package]
+            yield [
+                *argv,
+                "--torch-backend",
+                "cpu" if wants_cpu else "auto",
+                *self._more_args,
+                "-e",
+                package,
+            ]
             _say("uv has failed: pip installs")
         yield [
             *(str(self._python), "-m", "pip", "install", "--disable-pip-version-check"),
-            *(_cpu_index() if wants_cpu and not has_sources else ()),
+            *(() if has_sources else _torch_index(wants_cpu=wants_cpu)),
             *("--progress-bar", "off", "--no-compile"),  # what is imported is compiled then
             *(*self._more_args, "-e", package),
         ]
@@ -183,16 +193,32 @@ def has_nvidia_gpu() -> bool:
     return Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("nvidia-smi") is not None
 
 
-def _cpu_index() -> tuple[str, ...]:
-    """The pin of torch takes a build `+cpu` of an index that has one before that of PyPI."""
+def driver_branch(path: Path = DRIVER_VERSION) -> int | None:
+    """Of NVIDIA's driver: 570 of 570.86.15. None where there is none, or it does not tell."""
     try:
-        with urllib.request.urlopen(f"{TORCH_CPU_INDEX}/torch/", timeout=_PROBE_S):  # noqa: S310
-            return ("--extra-index-url", TORCH_CPU_INDEX)
+        found = re.search(r"\s(\d+)\.\d+(?:\.\d+)?\s", path.read_text())
     except OSError:
-        _say(
-            f"{TORCH_CPU_INDEX} does not answer, which has torch without CUDA: "
-            "PyPI's may bring 3 GB more"
-        )
+        return None
+    return None if found is None else int(found[1])
+
+
+def _torch_index(*, wants_cpu: bool) -> tuple[str, ...]:
+    """The pin of torch takes a build `+cpu` or `+cu126` of an index before that of PyPI."""
+    if wants_cpu:
+        lack = "torch without CUDA: PyPI's may bring 3 GB more"
+        return _answering(TORCH_CPU_INDEX, lack)
+    if driver_branch() in CUDA_12_DRIVERS:
+        lack = f"torch for NVIDIA driver {driver_branch()}: PyPI's needs {CUDA_12_DRIVERS.stop}"
+        return _answering(TORCH_CUDA_12_INDEX, lack)
+    return ()
+
+
+def _answering(index: str, lack: str) -> tuple[str, ...]:
+    try:
+        with urllib.request.urlopen(f"{index}/torch/", timeout=_PROBE_S):  # noqa: S310
+            return ("--extra-index-url", index)
+    except OSError:
+        _say(f"{index} does not answer, which has {lack}")
         return ()
 
 

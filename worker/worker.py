@@ -286,6 +286,7 @@ class Worker:
             gpu=self._engine.gpu,
             kernel_set=ready.kernel_set if ready else "",
             weights=ready.weights if ready else "",
+            dtype=ready.dtype if ready else "",
         )
 
     def stats(self) -> WorkerStats:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 from deploy.local.gpu_share import num_visible_gpus
@@ -18,6 +18,7 @@ from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_file
 from shared.checkpoint.model_options import PLAIN, ModelOptions
 from shared.checkpoint.model_shape import why_no_weights
 from shared.errors import ConfigError
+from shared.gpu_driver import TorchBuild, visible_driver, why_not_cuda
 from shared.installation import install_command
 
 _MODULES_OF_EXTRA = {
@@ -56,16 +57,28 @@ def check_engine(config: ServeConfig) -> None:
                 "--device cuda needs an NVIDIA GPU, and this machine shows no driver of one "
                 "(nvidia-smi); --device cpu runs on the processor"
             )
-        if version("torch").endswith("+cpu"):
+        if (build := TorchBuild.installed()) is not None and build.cuda is None:
             raise ConfigError(
-                f"--device cuda needs a torch that is built for CUDA, {version('torch')} is not; "
+                f"--device cuda needs a torch that is built for CUDA, {build.version} is not; "
                 f"install one, then {install_command('cuda')}"
             )
+    check_cuda(os.environ)
     if found is not None and found < config.tp and config.tp > 1:
         raise ConfigError(
             f"--tp {config.tp} needs {config.tp} NVIDIA GPUs, this machine shows {found}; with "
             "--device cpu it can be tried without"
         )
+
+
+def check_cuda(environ: Mapping[str, str], root: Path = Path("/")) -> None:
+    """Raises ConfigError where there is a GPU that the installed torch cannot use: a model would
+    run on the processor without a word.
+    """
+    driver, build = visible_driver(environ, root), TorchBuild.installed()
+    if driver is None or build is None:
+        return
+    if (obstacle := why_not_cuda(driver, build)) is not None:
+        raise ConfigError(obstacle)
 
 
 def check_context(files: ModelFiles, wanted: int | None) -> None:

@@ -12,6 +12,7 @@ from deploy.local.serve_config import DEMO_MODEL_NAME, ServeConfig
 from shared.checkpoint.model_files import ModelFiles
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.installation import command_line
+from shared.protocol.role_cards import WorkerCard
 
 _USERINFO = re.compile(r"(?<=://)[^/@,]+@")
 
@@ -45,7 +46,22 @@ def _stored(files: ModelFiles) -> str:
     )
 
 
-def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times: str = "") -> str:
+def computing_words(card: WorkerCard) -> str:
+    """Where a worker that is ready computes, and in what."""
+    if card.gpu is not None:
+        several = f"{card.gpu.num_gpus} x " if card.gpu.num_gpus > 1 else ""
+        return f"on {several}{card.gpu.name} in {card.gpu.dtype}"
+    kernels = f" ({card.kernel_set})" if card.kernel_set else ""
+    return f"on the processor in {card.dtype}{kernels}" if card.dtype else "without a model"
+
+
+def ready_block(
+    config: ServeConfig,
+    has_own_nats: bool,
+    elapsed_s: float,
+    times: str = "",
+    computing: str = "",
+) -> str:
     """Page, API, model, workers, NATS, and a curl to paste."""
     data = f"  Data     {config.own_data_dir}\n" if has_own_nats else ""
     workers = config.worker_range
@@ -59,7 +75,7 @@ def ready_block(config: ServeConfig, has_own_nats: bool, elapsed_s: float, times
         f"  Page     {url}\n"
         f"  API      {url}/v1, described by {url}/openapi.json\n"
         f"  Model    {config.model_name}\n"
-        f"  Workers  {workers} process{plural}\n"
+        f"  Workers  {workers} process{plural}{computing and f', {computing}'}\n"
         f"  NATS     {config.nats_url}\n"
         f"{admin}{data}{table}\n"
         f"  {curl(config)}\n"

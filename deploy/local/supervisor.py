@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from deploy.autoscale.scaler import Scaler
 from deploy.local.heralds import DetokHerald, WorkerHerald
@@ -15,7 +15,7 @@ from deploy.local.last_time import forget_last_time
 from deploy.local.nats_child import NatsChild, is_worth_showing
 from deploy.local.pool_care import PoolCare
 from deploy.local.progress import StartupProgress
-from deploy.local.ready_block import ready_block, ready_facts
+from deploy.local.ready_block import computing_words, ready_block, ready_facts
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
 from deploy.local.served_model import register_served
@@ -31,7 +31,7 @@ from shared.errors import BrokerError, ConfigError, JetflockError
 from shared.event_wait import wait_event
 from shared.liveness.pool_events import STARTING
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import LOAD_WEIGHTS, WorkerState
+from shared.protocol.role_cards import LOAD_WEIGHTS, WorkerCard, WorkerState
 from shared.service.move import oldest_prefix
 from shared.storage.streams import DEFAULT_PARTITIONS
 from shared.subjects import new_incarnation
@@ -70,6 +70,7 @@ class Supervisor:
         self._progress = StartupProgress(terminal, times)
         self._shutdown = Shutdown()
         self._failure: JetflockError | None = None
+        self._computing = ""  # where the workers compute, once one is ready
         self._herald: WorkerHerald | None = None  # while connected, once the model is registered
         self._gate = StartGate()
         self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
@@ -248,39 +249,46 @@ class Supervisor:
         waiting = {self._detok, self._frontend, *self._admin, *self._fleet.members}
         while waiting:
             with contextlib.suppress(BrokerError):
-                for kept, phases in (await self._newly_ready(sides, waiting)).items():
+                for kept, card in (await self._newly_ready(sides, waiting)).items():
                     waiting.discard(kept)
                     kept.mark_ready()
                     kept.note_serving()
-                    self._progress.finish(kept.name, phases=phases)
+                    self._finish(kept, card)
             self._progress.tick()
             await asyncio.sleep(_POLL_S)
         if self._nats is not None:
             self._nats.mark_ready()
 
+    def _finish(self, kept: KeptProcess, card: WorkerCard | None) -> None:
+        if card is None:
+            self._progress.finish(kept.name)
+            return
+        self._computing = computing_words(card)
+        self._progress.finish(kept.name, f"ready, {self._computing}", card.startup_s)
+
     async def _newly_ready(
         self, sides: ServiceSides, waiting: set[KeptProcess]
-    ) -> dict[KeptProcess, Mapping[str, float]]:
-        """With the phases of their start, as far as they tell them."""
-        ready: dict[KeptProcess, Mapping[str, float]] = {}
+    ) -> dict[KeptProcess, WorkerCard | None]:
+        """Workers with their cards."""
+        ready: dict[KeptProcess, WorkerCard | None] = {}
         if self._frontend in waiting and await self._frontend_answers():
-            ready[self._frontend] = {}
+            ready[self._frontend] = None
         if waiting & set(self._admin) and await self._admin_answers():
-            ready |= {admin: {} for admin in self._admin}
+            ready |= dict.fromkeys(self._admin)
         if self._detok in waiting:
             cluster = sides.oldest
             num_owned = len(await OwnerTable(cluster.js, cluster.subjects).holders())
             num_partitions = cluster.subjects.num_partitions
             self._progress.update("detok", "taking partitions", num_owned / num_partitions)
             if num_owned >= num_partitions:
-                ready[self._detok] = {}
+                ready[self._detok] = None
         cards = {card.worker: card for card in await sides.worker_cards()}
         for kept in self._fleet.members:
             card = cards.get(kept.launch.id)
             if kept not in waiting or card is None:
                 continue
             if card.state == WorkerState.READY:
-                ready[kept] = card.startup_s
+                ready[kept] = card
             else:
                 is_counted = card.phase == LOAD_WEIGHTS
                 self._progress.update(
@@ -304,7 +312,7 @@ class Supervisor:
         times = self._progress.times
         table = times.table() if self._config.verbose else ""
         self._terminal.show(
-            ready_block(self._config, has_own_nats, times.now_s, table),
+            ready_block(self._config, has_own_nats, times.now_s, table, self._computing),
             ready_facts(self._config, times.now_s),
         )
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from jetflock.doctor.finding import Finding, ok, warn
+from jetflock.doctor.finding import Finding, fail, ok, warn
 from jetflock.doctor.system import read_text, run_lines
+from shared.gpu_driver import TorchBuild, why_not_cuda
 from shared.installation import install_command
 
 _LEAST_CAPABILITY = 8.0  # bfloat16
@@ -34,7 +35,7 @@ def gpu_findings() -> Iterator[Finding]:
         return
     for gpu in gpus:
         yield _gpu(*gpu)
-    yield _torch()
+    yield _torch(gpus[0][2])
     yield _kernels()
 
 
@@ -48,18 +49,15 @@ def _gpu(idx: str, name: str, driver: str, capability: str, free: str, total: st
     return ok(area, text)
 
 
-def _torch() -> Finding:
-    """Looks at its version: importing it would take seconds."""
-    found = _version("torch")
+def _torch(driver: str) -> Finding:
+    """Looks at its files: importing it would take seconds."""
+    found = TorchBuild.installed()
     if found is None:
         return warn("GPU: torch", "not installed", install_command("cuda"))
-    if found.endswith("+cpu"):
-        return warn(
-            "GPU: torch",
-            f"{found} is built for the processor alone",
-            f"a torch that is built for CUDA, then {install_command('cuda')}",
-        )
-    return ok("GPU: torch", f"{found}; --device auto uses the GPU")
+    if (obstacle := why_not_cuda(driver, found)) is not None:
+        what, _, remedy = obstacle.partition(": ")
+        return fail("GPU: torch", what, remedy)
+    return ok("GPU: torch", f"{found.version} for CUDA {found.cuda}; --device auto uses the GPU")
 
 
 def _kernels() -> Finding:

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from deploy.local import preflight
@@ -22,7 +23,7 @@ from deploy.local.kept_process import Backoff, StartGate
 from deploy.local.nats_child import is_worth_showing
 from deploy.local.ports import check_port, free_port
 from deploy.local.progress import StartupProgress, amount_done, time_left_s
-from deploy.local.ready_block import curl, ready_block
+from deploy.local.ready_block import computing_words, curl, ready_block
 from deploy.local.role_launches import COMPONENTS, RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
 from deploy.local.start_times import StartTimes
@@ -30,6 +31,8 @@ from deploy.local.terminal import Terminal
 from frontend.config import FrontendConfig
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
+from shared.gpu_driver import TorchBuild
+from shared.protocol.role_cards import GpuCard, WorkerCard, WorkerState
 from shared.storage.byte_budget import ByteBudget
 from worker.config import WorkerConfig
 
@@ -196,6 +199,33 @@ def test_the_ready_block_can_be_read_aloud() -> None:
     assert "http://127.0.0.1:8000" in block
     assert "nats://n:1" in block
     assert "Data" not in block
+
+
+def test_the_ready_block_says_where_it_computes() -> None:
+    config = ServeConfig(model_name="m", workers=1)
+    loading = WorkerCard("w", "p", "m", "r", WorkerState.READY)
+    cpu = msgspec.structs.replace(loading, dtype="bfloat16", kernel_set="avx512-bf16")
+    gpu = GpuCard("NVIDIA L4", "bfloat16", "bfloat16", "triton", num_gpus=2)
+    for card, words in (
+        (loading, "without a model"),
+        (cpu, "on the processor in bfloat16 (avx512-bf16)"),
+        (msgspec.structs.replace(cpu, gpu=gpu), "on 2 x NVIDIA L4 in bfloat16"),
+    ):
+        block = ready_block(config, True, 1.0, computing=computing_words(card))
+        assert f"Workers  1 process, {words}\n" in block
+
+
+def test_a_gpu_that_torch_cannot_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    preflight.check_cuda({}, tmp_path)  # no GPU
+    node = tmp_path / "dev/nvidiactl"
+    node.parent.mkdir()
+    node.touch()
+    build = TorchBuild.installed()
+    assert build is not None
+    if build.cuda is None:
+        with pytest.raises(ConfigError, match=r"an NVIDIA driver, and torch .* --device cpu"):
+            preflight.check_cuda({}, tmp_path)
+    preflight.check_cuda({"CUDA_VISIBLE_DEVICES": ""}, tmp_path)
 
 
 def test_with_an_admin_key_the_page_of_the_stack_gives_orders() -> None:

@@ -245,6 +245,8 @@ class EngineHost:
                     "engine_ready",
                     max_running=event.max_running,
                     num_kv_tokens=event.num_kv_tokens,
+                    device=event.gpu.name if event.gpu else "cpu",
+                    dtype=event.dtype,
                     kernel_set=event.kernel_set,
                 )
                 self._report_paused()

@@ -163,6 +163,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     kernel_set: str = ""  # of our C++: workers of one set make the same bits
     weights: str = ""  # their format, like "bfloat16" or "gptq 4-bit"
     has_prefixes: bool = True  # whether what one request computed serves others
+    dtype: str = ""  # of activations, like "bfloat16"
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from shared.errors import NotCapturable
+from shared.gpu_driver import TorchBuild, visible_driver, why_not_cuda
 from worker.engine.device.gpu_device import Moment, Work
 from worker.engine.device.gpu_memory import is_out_of_memory
 
@@ -15,6 +18,26 @@ from worker.engine.device.gpu_memory import is_out_of_memory
 def has_gpu() -> bool:
     """Whether this machine has one that torch can use."""
     return torch.cuda.is_available()
+
+
+def gpu_obstacle(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str | None:
+    """Why torch cannot use the NVIDIA GPU that this process was given; None when it has none."""
+    driver = visible_driver(environ, root)
+    if driver is None:
+        return None
+    known = why_not_cuda(driver, TorchBuild(torch.__version__, torch.version.cuda))
+    if known is not None:
+        return known
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as exc:  # the driver's words; a build without CUDA
+        reason = str(exc).partition("\n")[0]
+    else:
+        reason = "it finds no device"
+    return (
+        f"torch {torch.__version__} for CUDA {torch.version.cuda} cannot use the GPU beside NVIDIA "
+        f"driver {driver or '(unknown)'}: {reason}; --device cpu runs on the processor"
+    )
 
 
 def num_gpus() -> int:

@@ -12,7 +12,7 @@ import torch
 from shared.errors import ConfigError
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
-from worker.engine.cuda.cuda_device import CudaDevice, has_gpu, num_gpus
+from worker.engine.cuda.cuda_device import CudaDevice, gpu_obstacle, has_gpu, num_gpus
 from worker.engine.cuda.kv.kv_dtype import check_kv_dtype
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_memory import FreeMemory, memory_for
@@ -187,6 +187,7 @@ class EngineLoader:
             gpu=loaded.gpu if self._on_gpu else None,
             kernel_set=loaded.kernel_set,
             weights=weights_format(setup.config, setup.dtype),
+            dtype=str(setup.dtype).removeprefix("torch."),
             has_prefixes=loaded.has_prefixes,
         )
 
@@ -240,17 +241,22 @@ def _default_num_threads(model_config: ModelConfig, num_ranks: int) -> int:
 
 def _choose_gpu(config: EngineConfig, given: GpuDevice | None) -> GpuDevice | None:
     """None for the CPU, which several ranks take for a GPU. Raises ConfigError when it must be one
-    and there is none, or there are fewer than ranks.
+    and there is none, when there is one that torch cannot use, or there are fewer than ranks.
     """
     if config.device == "cpu":
         return HostDevice() if config.tp > 1 else None
     if given is not None:
         return given
     if config.device == "cuda" and not has_gpu():
-        raise ConfigError("device=cuda is not possible: torch finds no NVIDIA GPU")
+        why = gpu_obstacle() or "torch finds no NVIDIA GPU"
+        raise ConfigError(f"device=cuda is not possible: {why}")
     if config.tp > 1 and num_gpus() < config.tp:
         raise ConfigError(
             f"tp={config.tp} needs {config.tp} NVIDIA GPUs, torch finds {num_gpus()}; with "
             "device=cpu it can be tried without"
         )
-    return CudaDevice() if has_gpu() else None
+    if has_gpu():
+        return CudaDevice()
+    if (obstacle := gpu_obstacle()) is not None:
+        raise ConfigError(obstacle)
+    return None

@@ -40,6 +40,7 @@ def test_it_says_what_it_can_hold(tiny_llama: Path) -> None:
         496,
         ready.startup_s,
         weights="float32",
+        dtype="float32",
     )
 
 
