@@ -24,6 +24,7 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     config.api_keys()
     config.service_login()
     config.declared_prefixes()
+    config.check_parsers()
     # Late: who asks for --help, or has a flag wrong, need not wait for all of it.
     with importing_much():
         import uvloop

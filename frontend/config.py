@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from frontend.limits.work_limits import BatchLimits, FetchPolicy, ImageLimits
+from frontend.parsers.plug_in import check_choices
 from frontend.parsers.reasoning import ReasoningParserName
 from frontend.parsers.tool_parsers import ToolParserName
 from frontend.tenants.auth import ApiKey
@@ -82,9 +83,11 @@ class FrontendConfig(ClusterConfig):
     """Fields of a body that nobody knows. tell: they have no effect, a header of the answer names
     them; refuse: 400, with the nearest name that is known."""
     tool_parser: ToolParserName = "auto"
-    """How models write tool calls; auto: as their chat templates say."""
+    """How models write tool calls; auto: as their chat templates say; FILE.py: by a class of your
+    own."""
     reasoning_parser: ReasoningParserName = "auto"
-    """How models set reasoning apart; auto: as their chat templates say; none: not at all."""
+    """How models set reasoning apart; auto: as their chat templates say; none: not at all; FILE.py:
+    by a class of your own."""
     default_deadline_s: float = 600.0
     """Time a request may wait and run when its client names none."""
     queue_timeout_s: float = 0.0
@@ -143,6 +146,10 @@ class FrontendConfig(ClusterConfig):
         nameless = [ApiKey.without_limits(key) for key in sorted(keys)]
         # A key that stands in both has its limits.
         return [*named, *(key for key in nameless if key.digest not in digests)]
+
+    def check_parsers(self) -> None:
+        """Whether there are the parsers that were chosen. Raises ConfigError."""
+        check_choices(self.tool_parser, self.reasoning_parser)
 
     def declared_prefixes(self) -> tuple[DeclaredPrefix, ...]:
         """The prefixes of `--shared-prefixes`. Raises ConfigError."""

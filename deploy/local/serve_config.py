@@ -102,6 +102,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     def completed(self, model: str) -> "ServeConfig":
         """The same with the defaults filled in that depend on other values. Raises ConfigError."""
         workers = self.worker_range
+        self.check_parsers()
         self.scale_policy(workers)
         port = self.port or free_port()
         num_cores = len(os.sched_getaffinity(0))

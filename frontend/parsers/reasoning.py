@@ -125,4 +125,4 @@ REASONING_PARSERS: Registry[ReasoningParser] = Registry(
 if TYPE_CHECKING:
     ReasoningParserName: TypeAlias = str
 else:
-    ReasoningParserName = Literal["auto", "none", *REASONING_PARSERS.names]
+    ReasoningParserName = Literal["auto", "none", *REASONING_PARSERS.names] | str  # of a file

@@ -33,12 +33,12 @@ P = TypeVar("P", bound=Named)
 
 
 class Registry(Generic[P]):
-    """All parsers of one kind. It never changes."""
+    """All parsers of one kind. It changes only before the first request: by `put_first`."""
 
     def __init__(self, kind: str, parsers: Sequence[P]) -> None:
         """`parsers`: where several fit a template, the first one is meant."""
         self._kind = kind
-        self._parsers = parsers
+        self._parsers = tuple(parsers)
         self._by_name = {
             name: parser for parser in parsers for name in (parser.name, *parser.aliases)
         }
@@ -51,11 +51,24 @@ class Registry(Generic[P]):
         """All by which one can be chosen, sorted."""
         return tuple(sorted(self._by_name))
 
+    def put_first(self, parser: P) -> None:
+        """One more parser, which goes before the others where it fits; its aliases, which it may
+        have from another one, are none. Raises ConfigError.
+        """
+        known = self._by_name.get(parser.name)
+        if known is not None and type(known).__module__ != type(parser).__module__:
+            raise ConfigError(
+                f"{type(parser).__name__} is named {parser.name!r}, as a {self._kind} that is here"
+            )
+        self._parsers = (parser, *(each for each in self._parsers if each is not known))
+        self._by_name[parser.name] = parser
+
     def chosen(self, name: str) -> P:
         """The parser that an operator chose. Raises ConfigError."""
         if name not in self._by_name:
             raise ConfigError(
-                f"there is no {self._kind} {name!r}; there are {', '.join(self.names)}"
+                f"there is no {self._kind} {name!r}; there are {', '.join(self.names)}, or a "
+                "file of your own that ends in .py"
             )
         return self._by_name[name]
 

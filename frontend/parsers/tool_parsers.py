@@ -53,4 +53,4 @@ TOOL_PARSERS: Registry[ToolParser] = Registry(
 if TYPE_CHECKING:
     ToolParserName: TypeAlias = str
 else:
-    ToolParserName = Literal["auto", *TOOL_PARSERS.names]
+    ToolParserName = Literal["auto", *TOOL_PARSERS.names] | str  # of a file

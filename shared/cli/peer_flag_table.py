@@ -55,6 +55,11 @@ PEER_FLAGS = (
     PeerFlag(("--threads", "-t"), "llama.cpp", "--num-threads"),
     PeerFlag(("-q",), "vLLM", "--quantization"),
     PeerFlag(("--tool-call-parser",), _BOTH, "--tool-parser"),
+    PeerFlag(
+        ("--tool-parser-plugin", "--reasoning-parser-plugin"),
+        "vLLM",
+        advice="`--tool-parser FILE.py` or `--reasoning-parser FILE.py`, which names it, too",
+    ),
     PeerFlag(("--chat-template-file",), "llama.cpp", "--chat-template"),
     PeerFlag(
         ("--incremental-streaming-output", "--stream-output"),

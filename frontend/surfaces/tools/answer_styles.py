@@ -11,8 +11,8 @@ from frontend.models.model_directory import ServedModel
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.tagged_calls import param_kinds
 from frontend.parsers.calls.tool_parser import ToolParser
-from frontend.parsers.reasoning import REASONING_PARSERS, ReasoningParser
-from frontend.parsers.tool_parsers import TOOL_PARSERS
+from frontend.parsers.plug_in import chosen_reasoning_parser, chosen_tool_parser
+from frontend.parsers.reasoning import ReasoningParser
 from frontend.surfaces.tools.tool_fields import ToolUse
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import AnswerFormat, ParamKind
@@ -26,11 +26,11 @@ class AnswerStyles:
     """The parsers of a frontend's models."""
 
     def __init__(self, tool_parser: str = "auto", reasoning_parser: str = "auto") -> None:
-        """Raises ConfigError for names that nothing here has."""
-        self._tool_parser = None if tool_parser == "auto" else TOOL_PARSERS.chosen(tool_parser)
+        """Raises ConfigError for names that nothing here has, and files that do not fit."""
+        self._tool_parser = None if tool_parser == "auto" else chosen_tool_parser(tool_parser)
         self._reads_templates = reasoning_parser == "auto"
         has_own = reasoning_parser not in ("auto", "none")
-        self._reasoning_parser = REASONING_PARSERS.chosen(reasoning_parser) if has_own else None
+        self._reasoning_parser = chosen_reasoning_parser(reasoning_parser) if has_own else None
 
     def tools(self, template: ChatTemplate) -> ToolParser:
         """Raises UnsupportedParameter."""
