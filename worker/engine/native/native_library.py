@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.telemetry.log import get_logger
+from worker.engine.device.cache_lock import cache_lock
 from worker.engine.native.kernel_set import KernelSet
 
 SOURCE = "decoder.cpp"
@@ -171,7 +172,7 @@ class NativeLibrary:
         """Built ahead, before, or now. Raises NativeUnavailable."""
         path = _library_path(kernel_set)
         if not path.exists():
-            build(path, kernel_set)
+            _build_once(path, kernel_set)
         try:
             return cls(path, kernel_set)
         except OSError as exc:
@@ -210,6 +211,13 @@ def prebuilt_library(kernel_set: KernelSet) -> Path:
         if source.suffix in (".h", ".cpp"):
             digest.update(source.read_bytes())
     return Path(__file__).with_name(f"decoder-{kernel_set.name}-{digest.hexdigest()[:16]}.so")
+
+
+def _build_once(path: Path, kernel_set: KernelSet) -> None:
+    """Workers that start at the same time wait for the first of them."""
+    with cache_lock(path.with_suffix(".lock"), BUILD_TIMEOUT_S):
+        if not path.exists():
+            build(path, kernel_set)
 
 
 def build(path: Path, kernel_set: KernelSet) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,6 +201,34 @@ def test_heads_that_do_not_fit(tmp_path: Path) -> None:
 
 @needs_bfloat16
 @pytest.mark.slow
+@needs_bfloat16
+def test_workers_that_start_together_compile_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a compiler that gives what it has been told to, once all of them are there."""
+    NativeLibrary.load(AVX512_BF16)
+    built = native_library._library_path(AVX512_BF16)
+    compiler, calls, all_there = (tmp_path / name for name in ("compiler", "calls", "all_there"))
+    compiler.write_text(
+        f"#!/bin/sh\necho call >> {calls}\nwhile [ ! -e {all_there} ]; do sleep 0.01; done\n"
+        f'for last; do :; done\ncp {built} "$last"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(native_library, "prebuilt_library", lambda _: tmp_path / built.name)
+    num_started = threading.Barrier(3, action=all_there.touch)
+
+    def start() -> str:
+        num_started.wait()
+        return NativeLibrary.load(AVX512_BF16).kernel_set.name
+
+    with ThreadPoolExecutor(3) as threads:
+        found = [threads.submit(start) for _ in range(3)]
+        assert {each.result() for each in found} == {AVX512_BF16.name}
+    assert calls.read_text().splitlines() == ["call"]
+
+
 @pytest.mark.nightly  # that the library is built and used, all tests here show
 def test_an_image_brings_a_library_and_no_compiler(
     tiny_rounded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
