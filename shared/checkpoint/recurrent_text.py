@@ -13,6 +13,7 @@ RECURRENT_ARCHITECTURES = frozenset(
         "BambaForCausalLM",
         "FalconH1ForCausalLM",
         "GraniteMoeHybridForCausalLM",
+        "JambaForCausalLM",
         "Lfm2ForCausalLM",
         "Lfm2MoeForCausalLM",
         "NemotronHForCausalLM",

@@ -387,6 +387,34 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "jamba": (
+        "jamba",
+        {
+            "num_hidden_layers": 3,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "expert_layer_offset": 0,
+            "intermediate_size": 104,
+            "mamba_d_state": 10,
+            "pad_token_id": None,
+        },
+    ),
+    "jamba biases": (
+        "jamba",
+        {
+            "attn_layer_period": 2,
+            "attn_layer_offset": 0,
+            "num_experts": 1,
+            "mamba_d_conv": 3,
+            "mamba_dt_rank": 5,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "pad_token_id": None,
+            "tie_word_embeddings": True,
+        },
+    ),
     "nemotron_h": (
         "nemotron_h",
         NEMOTRON

@@ -138,6 +138,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"time_step_limit": [0.0, 1e9]},
     ],
     "falcon_h1 norm": [{"mamba_norm_before_gate": True}],
+    "jamba": [{"num_experts_per_tok": 1}],
+    "jamba biases": [{"rms_norm_eps": 0.1}],
     "nemotron_h": [{"time_step_min": 0.001}, {"mlp_hidden_act": "silu"}],
     "nemotron_h moe": [
         {"norm_topk_prob": False},

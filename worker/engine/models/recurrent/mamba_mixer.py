@@ -45,7 +45,7 @@ class MambaMixer:
             read("conv1d.bias", config.num_channels) if config.has_conv_bias else None,
         )
         self._time_bias = read("dt_bias", config.num_heads).float()
-        self._rates = -torch.exp(read("A_log", config.num_heads).float())
+        self._rates = -torch.exp(read("A_log", config.num_heads).float())[:, None, None]
         self._skip = read("D", config.num_heads).float()[:, None]
         self._norm: torch.Tensor | None = None
         if config.norm != "none":
@@ -88,7 +88,8 @@ class MambaMixer:
         output = selective_scan(
             matrices,
             order,
-            torch.exp(times * self._rates),
+            times[..., None],
+            self._rates,
             values * times[..., None],
             self._by_head(writers),
             self._by_head(readers),

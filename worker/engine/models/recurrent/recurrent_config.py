@@ -71,6 +71,31 @@ class MambaConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelMambaConfig:
+    """Mamba 1's, with Jamba's norms: a convolution, then channels that each keep a vector."""
+
+    hidden_size: int
+    num_channels: int
+    state_size: int  # length of such a vector
+    rank: int  # of what the channels' times are made of
+    kernel_size: int
+    has_conv_bias: bool
+    has_projection_bias: bool
+    norm_eps: float
+
+    @property
+    def state_layer(self) -> StateLayer:
+        """As of one head, whose dimensions are the channels."""
+        vectors = 1, self.num_channels, self.state_size
+        return StateLayer(((self.kernel_size - 1, self.num_channels), vectors))
+
+    @property
+    def num_projection_values(self) -> int:
+        inner_size = 2 * (self.rank + self.state_size)
+        return self.num_channels * (3 * self.hidden_size + inner_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNetConfig:
     """Qwen's gated delta net: a convolution, then heads that each keep what values belong to
     which keys, and correct it.
@@ -111,7 +136,7 @@ class DeltaNetConfig:
         return self.hidden_size * outputs
 
 
-RecurrentConfig: TypeAlias = ShortConvConfig | MambaConfig | DeltaNetConfig
+RecurrentConfig: TypeAlias = ShortConvConfig | MambaConfig | ChannelMambaConfig | DeltaNetConfig
 
 
 def layers_that_attend(config: ConfigFile, num_layers: int, recurrent: str) -> list[bool]:

@@ -6,16 +6,18 @@ from typing import TypeAlias
 
 from worker.engine.layers.linear import Linears
 from worker.engine.models.loader import WeightReader
+from worker.engine.models.recurrent.channel_mamba_mixer import ChannelMambaMixer
 from worker.engine.models.recurrent.delta_net_mixer import DeltaNetMixer
 from worker.engine.models.recurrent.mamba_mixer import MambaMixer
 from worker.engine.models.recurrent.recurrent_config import (
+    ChannelMambaConfig,
     DeltaNetConfig,
     RecurrentConfig,
     ShortConvConfig,
 )
 from worker.engine.models.recurrent.short_conv_mixer import ShortConvMixer
 
-RecurrentMixer: TypeAlias = ShortConvMixer | MambaMixer | DeltaNetMixer
+RecurrentMixer: TypeAlias = ShortConvMixer | MambaMixer | ChannelMambaMixer | DeltaNetMixer
 
 
 def make_recurrent_mixer(
@@ -26,4 +28,6 @@ def make_recurrent_mixer(
         return ShortConvMixer(config, reader, prefix, linears, state_id)
     if isinstance(config, DeltaNetConfig):
         return DeltaNetMixer(config, reader, prefix, linears, state_id)
+    if isinstance(config, ChannelMambaConfig):
+        return ChannelMambaMixer(config, reader, prefix, linears, state_id)
     return MambaMixer(config, reader, prefix, linears, state_id)

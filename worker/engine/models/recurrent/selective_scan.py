@@ -1,4 +1,4 @@
-"""Mamba 2's recurrence."""
+"""The recurrence of Mamba 1 and 2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from worker.engine.layers.state_layer import ScanOrder
 def selective_scan(
     matrices: torch.Tensor,  # [num_rows, num_heads, head_dim, state_size] in that order: changes
     order: ScanOrder,
-    decays: torch.Tensor,  # [num_tokens, num_heads], what is kept of a matrix
+    times: torch.Tensor,  # [num_tokens, num_heads, head_dim or 1], how long a matrix decays
+    rates: torch.Tensor,  # [num_heads, head_dim or 1, state_size or 1], how fast
     values: torch.Tensor,  # [num_tokens, num_heads, head_dim], what is added to it
     writers: torch.Tensor,  # [num_tokens, num_heads, state_size], by which it is added
     readers: torch.Tensor,  # [num_tokens, num_heads, state_size], by which it is read
@@ -23,7 +24,7 @@ def selective_scan(
     output = torch.empty_like(values)
     for tokens in order.tokens:
         matrix = matrices[: len(tokens)]
-        matrix *= decays[tokens][..., None, None]
+        matrix *= torch.exp(times[tokens][..., None] * rates)
         matrix += values[tokens][..., None] * writers[tokens][:, :, None]
         output[tokens] = (matrix * readers[tokens][:, :, None]).sum(-1)
     return output

@@ -1,4 +1,4 @@
-"""Mamba 2's recurrence, in the shapes in which it comes."""
+"""The recurrence of Mamba 1 and 2, in the shapes in which it comes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worker.engine.layers.state_layer import ScanOrder
 from worker.engine.models.recurrent.selective_scan import selective_scan
 
 NUM_HEADS, HEAD_DIM = 12, 33
-Tokens = tuple[torch.Tensor, ...]  # decays, values, writers, readers: [num_tokens, ...] each
+Tokens = tuple[torch.Tensor, ...]  # times, values, writers, readers: [num_tokens, ...] each
 
 
 def make_tokens(num_tokens: int, state_size: int, seed: int) -> Tokens:
@@ -19,8 +19,12 @@ def make_tokens(num_tokens: int, state_size: int, seed: int) -> Tokens:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(num_tokens, NUM_HEADS, *shape, generator=generator)
 
-    decays = torch.rand(num_tokens, NUM_HEADS, generator=generator)
-    return decays, normal(HEAD_DIM), normal(state_size), normal(state_size)
+    times = torch.rand(num_tokens, NUM_HEADS, 1, generator=generator)
+    return times, normal(HEAD_DIM), normal(state_size), normal(state_size)
+
+
+def make_rates(*shape: int) -> torch.Tensor:
+    return -torch.rand(NUM_HEADS, *shape, generator=torch.Generator().manual_seed(7))
 
 
 def empty(num_rows: int, state_size: int) -> torch.Tensor:
@@ -34,13 +38,13 @@ def test_rows_come_by_their_length() -> None:
 
 
 def test_it_is_the_recurrence() -> None:
-    decays, values, writers, readers = make_tokens(3, 5, seed=0)
-    matrix = empty(1, 5)
-    outputs = selective_scan(matrix, ScanOrder.of((3,)), decays, values, writers, readers)
+    times, values, writers, readers = make_tokens(3, 5, seed=0)
+    matrix, rates = empty(1, 5), make_rates(1, 1)
+    outputs = selective_scan(matrix, ScanOrder.of((3,)), times, rates, values, writers, readers)
     expected = empty(1, 5)[0]
     for token in range(3):
         written = torch.einsum("hp,hn->hpn", values[token], writers[token])
-        expected = expected * decays[token][:, None, None] + written
+        expected = expected * torch.exp(times[token][..., None] * rates) + written
         read = torch.einsum("hpn,hn->hp", expected, readers[token])
         torch.testing.assert_close(outputs[token], read)
     torch.testing.assert_close(matrix[0], expected)
@@ -48,10 +52,21 @@ def test_it_is_the_recurrence() -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("state_size", [5, 64, 131])
-def test_a_text_in_company_and_in_pieces(num_threads: int, state_size: int) -> None:
+@pytest.mark.parametrize("is_of_channels", [False, True])
+def test_a_text_in_company_and_in_pieces(
+    num_threads: int, state_size: int, *, is_of_channels: bool
+) -> None:
+    """With a rate for each head, or for each value of it."""
+    rates = make_rates(HEAD_DIM, state_size) if is_of_channels else make_rates(1, 1)
+
+    def scan(
+        matrices: torch.Tensor, order: ScanOrder, times: torch.Tensor, *others: torch.Tensor
+    ) -> torch.Tensor:
+        return selective_scan(matrices, order, times, rates, *others)
+
     with on_threads(num_threads):
         assert_cut_anywhere(
-            selective_scan,
+            scan,
             lambda num_tokens, seed: make_tokens(num_tokens, state_size, seed),
             lambda num_rows: empty(num_rows, state_size),
         )

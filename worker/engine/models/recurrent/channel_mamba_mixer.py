@@ -1,0 +1,94 @@
+"""Mamba 1's layers, as Jamba has them."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.linear import Linears
+from worker.engine.models.layer_ops import activate, softplus
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.model import ModelInput
+from worker.engine.models.recurrent.recurrent_config import ChannelMambaConfig
+from worker.engine.models.recurrent.selective_scan import selective_scan
+from worker.engine.models.recurrent.short_convolution import ShortConvolution
+
+
+class ChannelMambaMixer:
+    """Joins a token with the last ones by a convolution, with all by a vector of each channel."""
+
+    def __init__(
+        self,
+        config: ChannelMambaConfig,
+        reader: WeightReader,
+        prefix: str,  # of the names of its tensors
+        linears: Linears,
+        state_id: int,  # its place among the recurrent layers
+    ) -> None:
+        size, num_channels = config.hidden_size, config.num_channels
+        rank, state_size = config.rank, config.state_size
+
+        def read(name: str, *shape: int) -> torch.Tensor:
+            return reader.read(prefix + name, *shape)
+
+        def bias(name: str, length: int) -> torch.Tensor | None:
+            return read(f"{name}.bias", length) if config.has_projection_bias else None
+
+        self._config = config
+        self._state_id = state_id
+        self._in = linears.make(
+            read("in_proj.weight", 2 * num_channels, size), bias("in_proj", 2 * num_channels)
+        )
+        self._convolution = ShortConvolution(
+            read("conv1d.weight", num_channels, 1, config.kernel_size),
+            read("conv1d.bias", num_channels) if config.has_conv_bias else None,
+        )
+        self._inner = linears.make(read("x_proj.weight", rank + 2 * state_size, num_channels), None)
+        self._norms = tuple(
+            read(f"{name}_layernorm.weight", length).float()
+            for name, length in (("dt", rank), ("b", state_size), ("c", state_size))
+        )
+        self._times = linears.make(read("dt_proj.weight", num_channels, rank), None)
+        self._time_bias = read("dt_proj.bias", num_channels).float()
+        self._rates = -torch.exp(read("A_log", num_channels, state_size).float())
+        self._skip = read("D", num_channels).float()
+        self._out = linears.make(
+            read("out_proj.weight", size, num_channels), bias("out_proj", size)
+        )
+
+    def forward(
+        self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
+    ) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same."""
+        states = batch.states
+        assert states is not None, "the runner has a cache of them"
+        past, matrices = states.layers[self._state_id]
+        channels, gates = self._in(x).chunk(2, dim=-1)
+        values = activate(self._convolution.forward(channels, past, states), "silu")
+        short_times, writers, readers = self._normed(self._inner(values.to(x.dtype)))
+        times = softplus(self._times(short_times.to(x.dtype)).float() + self._time_bias)
+        order = states.scan_order
+        slots = states.slots[order.rows]
+        rows = matrices[slots]
+        output = selective_scan(
+            rows,
+            order,
+            times[:, None],
+            self._rates,
+            (values * times)[:, None],
+            writers[:, None],
+            readers[:, None],
+        )
+        matrices[slots] = rows
+        gated = (output[:, 0] + values * self._skip) * activate(gates.float(), "silu")
+        return self._out(gated.to(x.dtype))
+
+    def _normed(self, inner: torch.Tensor) -> list[torch.Tensor]:
+        """What times are made of, then vectors to write by and to read by, in float32."""
+        parts = torch.split(inner.float(), [len(weight) for weight in self._norms], dim=-1)
+        eps = self._config.norm_eps
+        return [
+            functional.rms_norm(part, part.shape[-1:], None, eps) * weight
+            for part, weight in zip(parts, self._norms, strict=True)
+        ]
