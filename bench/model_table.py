@@ -6,8 +6,8 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from bench.structures import ROOT
-from shared.checkpoint.vision_files import VISION_ARCHITECTURES
-from shared.checkpoint.vision_text import TEXT_ARCHITECTURES
+from shared.checkpoint.vision.vision_families import TOWER_FAMILIES, WHOLE_FAMILIES
+from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from worker.engine.models.refused_architectures import REASONS, SEES
 from worker.engine.models.registry import FUSED_ARCHITECTURES
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
@@ -38,7 +38,8 @@ def fates() -> dict[str, set[str]]:
     for fate, names in (
         ("fused", set(FUSED_ARCHITECTURES)),
         ("through transformers, tested", set(TESTED_ARCHITECTURES)),
-        ("through transformers, with images, tested", set(VISION_ARCHITECTURES)),
+        ("through transformers, with images, tested", set(WHOLE_FAMILIES)),
+        ("their text as above, with images on CPUs, tested", set(TOWER_FAMILIES)),
         ("their text alone, tested; images are refused", set(TEXT_ARCHITECTURES)),
         *((f"refused: {reason}", set(names)) for reason, names in REASONS.items()),
     ):

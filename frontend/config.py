@@ -111,6 +111,8 @@ class FrontendConfig(ClusterConfig):
     """Largest image, as it comes."""
     max_image_pixels: int = 40_000_000
     """Largest image, decoded: width times height."""
+    max_image_tokens: int = 2048
+    """Most tokens of an image, where a model sees larger ones as more: it is scaled to them."""
     fetch_images: bool = True
     """Fetch images by https: URLs for clients; else only data: URLs are taken."""
     allow_http_images: bool = False
@@ -210,6 +212,7 @@ class FrontendConfig(ClusterConfig):
             max_images=self.max_images,
             max_bytes=self.max_image_bytes,
             max_pixels=self.max_image_pixels,
+            max_tokens=self.max_image_tokens,
         )
 
     def fetch_policy(self) -> FetchPolicy:

@@ -89,12 +89,14 @@ READERS["qwen3_5_moe"] = (
 )
 
 
-def save_tiny_reader(path: Path, name: str, **overrides: Any) -> Path:
+def save_tiny_reader(
+    path: Path, name: str, text_overrides: dict[str, Any] | None = None, **overrides: Any
+) -> Path:
     """One of READERS, with biases and norms that say something."""
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     model_type, text, others = READERS[name]
-    text_config = tiny_decoder_config() | {"pad_token_id": 2} | text
+    text_config = tiny_decoder_config() | {"pad_token_id": 2} | text | (text_overrides or {})
     config = AutoConfig.for_model(model_type, text_config=text_config, **(others | overrides))
     torch.manual_seed(0)
     auto_model: Any = AutoModelForImageTextToText

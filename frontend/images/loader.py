@@ -21,10 +21,11 @@ from frontend.images.source import ImageSource
 from frontend.limits.work_limits import ImageLimits
 from frontend.models.model_directory import ServedModel
 from shared.errors import UnsupportedParameter
-from shared.protocol.model_cards import VisionCard
+from shared.protocol.sight_card import BadImageSize, FixedSize, PixelSize, SightCard
 
 SCHEME = "data:"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+LOW_DETAIL_TOKENS = 256
 
 # What Pillow raises on bytes that are no image, or are made to break it.
 _DECODE_ERRORS = (
@@ -73,14 +74,14 @@ class BadImage(Exception):
     """The bytes cannot be used; the message goes on behind "the image"."""
 
 
-def read_pixels(data: bytes, vision: VisionCard, max_pixels: int) -> bytes:
-    """[height, width, 3] uint8, as the model's own image processor makes them.
+def read_image(data: bytes, sight: SightCard, max_pixels: int, max_features: int) -> LoadedImage:
+    """As the model's own image processor makes it.
 
     Slow: for a thread. Raises BadImage.
     """
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            _check_size(image.size, max_pixels)
+            check_size(image.size, max_pixels)
             upright = ImageOps.exif_transpose(image)
             if upright.mode == "P":  # straight to RGB, Pillow has a word on its transparency
                 upright = upright.convert("RGBA")
@@ -89,37 +90,48 @@ def read_pixels(data: bytes, vision: VisionCard, max_pixels: int) -> bytes:
         raise BadImage(f"is none of {', '.join(FORMATS)}, or damaged") from exc
     except _DECODE_ERRORS as exc:
         raise BadImage(f"cannot be decoded: {exc}") from exc
-    return _fitted(upright, vision, max_pixels).tobytes()
+    try:
+        size = sight.size.fit(PixelSize(upright.height, upright.width), max_features)
+    except BadImageSize as exc:
+        raise BadImage(str(exc)) from exc
+    return LoadedImage.of(fitted(upright, sight, size, max_pixels).tobytes(), size)
 
 
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+def check_size(size: tuple[int, int], max_pixels: int) -> None:
+    """Width and height. Raises BadImage."""
     width, height = size
     if width * height > max_pixels:
         raise BadImage(f"has {width} x {height} pixels, at most {max_pixels} in all")
 
 
-def _fitted(image: Image.Image, vision: VisionCard, max_pixels: int) -> Image.Image:
-    if vision.shortest_edge is None:
-        return image.resize((vision.width, vision.height), Image.Resampling(vision.resample))
+def fitted(image: Image.Image, sight: SightCard, size: PixelSize, max_pixels: int) -> Image.Image:
+    """Scaled to the size, or cut to it. Raises BadImage."""
+    resample = Image.Resampling(sight.resample)
+    if not isinstance(sight.size, FixedSize) or sight.size.shortest_edge is None:
+        check_size((size.width, size.height), max_pixels)
+        return image.resize((size.width, size.height), resample)
+    edge = sight.size.shortest_edge
     short, long = sorted(image.size)
-    scaled = vision.shortest_edge, int(vision.shortest_edge * long / short)
-    _check_size(scaled, max_pixels)  # a narrow one grows
-    size = scaled if image.width <= image.height else scaled[::-1]
-    image = image.resize(size, Image.Resampling(vision.resample))
-    left, top = (image.width - vision.width) // 2, (image.height - vision.height) // 2
-    return image.crop((left, top, left + vision.width, top + vision.height))
+    scaled = edge, int(edge * long / short)
+    check_size(scaled, max_pixels)  # a narrow one grows
+    image = image.resize(scaled if image.width <= image.height else scaled[::-1], resample)
+    left, top = (image.width - size.width) // 2, (image.height - size.height) // 2
+    return image.crop((left, top, left + size.width, top + size.height))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedImage:
-    """What the model reads of an image."""
+    """What the model reads of an image: [height, width, 3] uint8."""
 
     pixels: bytes
+    size: PixelSize
     digest: bytes
 
     @classmethod
-    def of(cls, pixels: bytes) -> LoadedImage:
-        return cls(pixels, hashlib.sha256(pixels).digest())
+    def of(cls, pixels: bytes, size: PixelSize) -> LoadedImage:
+        digest = hashlib.sha256(f"{size.height}x{size.width}:".encode())
+        digest.update(pixels)
+        return cls(pixels, size, digest.digest())
 
 
 class ImageLoader:
@@ -141,24 +153,27 @@ class ImageLoader:
 
         Raises InvalidRequest, which names the first wrong one.
         """
-        vision = self.vision(sources, model)
-        if vision is None or not sources:
+        sight = self._checked_sight(sources, model)
+        if sight is None or not sources:
             return []
         outcomes = await asyncio.gather(
-            *(self._load(source, vision, tenant) for source in sources), return_exceptions=True
+            *(self._load(source, sight, tenant) for source in sources), return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
         return [outcome for outcome in outcomes if isinstance(outcome, LoadedImage)]
 
-    def vision(self, sources: Sequence[ImageSource], model: ServedModel) -> VisionCard | None:
-        """How the model sees; None for one that takes no images, when there are none.
+    def check(self, sources: Sequence[ImageSource], model: ServedModel) -> None:
+        """Whether the model takes so many images. Raises InvalidRequest."""
+        self._checked_sight(sources, model)
 
-        Raises InvalidRequest.
-        """
-        vision = model.card.vision
-        if vision is None and sources:
+    def _checked_sight(
+        self, sources: Sequence[ImageSource], model: ServedModel
+    ) -> SightCard | None:
+        """None for a model that takes no images, when there are none."""
+        sight = model.card.sight
+        if sight is None and sources:
             raise UnsupportedParameter(
                 sources[0].where, f"is an image, and the model '{model.name}' takes no images"
             )
@@ -167,14 +182,17 @@ class ImageLoader:
                 f"is image {self._limits.max_images + 1} of {len(sources)}, a request may have "
                 f"{self._limits.max_images}"
             )
-        return vision
+        return sight
 
-    async def _load(self, source: ImageSource, vision: VisionCard, tenant: str) -> LoadedImage:
+    async def _load(self, source: ImageSource, sight: SightCard, tenant: str) -> LoadedImage:
         limits = self._limits
+        max_features = limits.max_tokens
+        if source.detail == "low":
+            max_features = min(max_features, LOW_DETAIL_TOKENS)
         try:
             data = await self._bytes_of(source, tenant)
             return await self._in_thread(
-                lambda: LoadedImage.of(read_pixels(data, vision, limits.max_pixels))
+                lambda: read_image(data, sight, limits.max_pixels, max_features)
             )
         except (BadDataUrl, FetchFailed) as exc:
             raise source.refused(f"is an image whose URL {exc}") from exc

@@ -17,6 +17,7 @@ class ImageSource:
 
     url: str
     where: str  # the part of the body that holds it
+    detail: str = "auto"  # one of DETAILS
 
     def refused(self, why: str) -> InvalidRequest:
         """The error of this image."""
@@ -29,12 +30,14 @@ def image_source(part: dict[str, Any], where: str) -> ImageSource:
     if part.get("type") == "input_image" or not isinstance(image, dict):
         image = {"url": image, "detail": part.get("detail")}
     url, detail = image.get("url"), image.get("detail")
-    source = ImageSource(url if isinstance(url, str) else "", where)
+    if detail is None:
+        detail = "auto"
+    source = ImageSource(url if isinstance(url, str) else "", where, str(detail))
     if part.get("file_id") is not None:
         raise source.refused("names a file: only URLs are supported")
     if not isinstance(url, str):
         raise source.refused(f"needs a URL, not {str(url)[:_MAX_SHOWN]!r}")
-    if detail is not None and detail not in DETAILS:
+    if detail not in DETAILS:
         raise source.refused(
             f"has the detail {str(detail)[:_MAX_SHOWN]!r}, must be one of {', '.join(DETAILS)}"
         )

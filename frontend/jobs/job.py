@@ -29,6 +29,7 @@ from shared.protocol.reply import (
 from shared.protocol.request import GenerateRequest, ImageSpan
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.sealed_replies import seal
+from shared.protocol.sight_card import SIGHT_LEVEL
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
 from shared.subjects import JOB_CLASSES, choice_rid
@@ -144,7 +145,9 @@ class Job:
         """A role that knows less would draw other tokens, or could not read the answer."""
         readers = 1 if self.answer is None else AnswerParsers.of(self.answer).needed_level
         samplings = self.samplings or (self.sampling,)
-        return max(readers, *(sampling.params.needed_level for sampling in samplings))
+        sees = any(prompt.images for prompt in self.prompts)
+        eyes = SIGHT_LEVEL if sees and self.model.card.own_sight is not None else 1
+        return max(readers, eyes, *(sampling.params.needed_level for sampling in samplings))
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
         """How the outputs of one prompt are made."""

@@ -202,7 +202,7 @@ class PromptEncoder:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 kwargs=template_kwargs,
-                sees_images=model.card.vision is not None,
+                sees_images=model.card.sight is not None,
             )
 
         size = sum(_num_chars(message) for message in messages)

@@ -22,6 +22,7 @@ class ImageLimits:
     max_images: int
     max_bytes: int  # of each, as it comes
     max_pixels: int  # of each, decoded
+    max_tokens: int  # of each, where the model lets its size choose
 
 
 @dataclass(frozen=True, slots=True)

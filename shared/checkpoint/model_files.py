@@ -31,13 +31,13 @@ from shared.checkpoint.stored_format import (
     stored_format,
 )
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
-from shared.checkpoint.vision_files import vision_card
-from shared.checkpoint.vision_text import text_config
+from shared.checkpoint.vision.vision_families import sight_card
+from shared.checkpoint.vision.vision_text import text_config
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
 from shared.gguf.gguf_choice import gguf_file_at
 from shared.gguf.gguf_model import model_stem
-from shared.protocol.model_cards import ModelCard, ScoreCard
+from shared.protocol.model_cards import ModelCard, ScoreCard, VisionCard
 from shared.subjects import pool_slug
 
 Number = TypeVar("Number", int, float)
@@ -239,6 +239,8 @@ class ModelFiles:
     def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
         """The model card under which this checkpoint is served. Raises ConfigError."""
         is_scorer = is_classifier(self.config)
+        sight = sight_card(self.path, self.config)
+        vision = VisionCard.maybe_of(sight)
         return ModelCard(
             name=name,
             pool=pool_slug(name),
@@ -256,11 +258,12 @@ class ModelFiles:
             can_generate=self._can_generate,
             embedding=None if is_scorer else embedding_card(self.path, self._text_config),
             score=self._score_card(bundle),
-            vision=vision_card(self.path, self.config),
+            vision=vision,
             stored_format=self._format,
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
             kv_dtype="" if self.options.kv_dtype == "auto" else self.options.kv_dtype,
             keeps_states=keeps_states(self.config),
+            own_sight=sight if vision is None else None,
         )
 
     @property

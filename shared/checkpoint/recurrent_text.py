@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.checkpoint.vision_text import TEXT_ARCHITECTURES, text_config
+from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES, text_config
 
 # Those that are served; a test compares them with what the worker's registry has.
 RECURRENT_ARCHITECTURES = frozenset(

@@ -303,7 +303,8 @@ PEER_FLAGS = (
     PeerFlag(
         ("--limit-mm-per-prompt", "--mm-processor-kwargs"),
         "vLLM",
-        advice="`--max-images`, `--max-image-bytes` and `--max-image-pixels` bound images",
+        advice="`--max-images`, `--max-image-bytes`, `--max-image-pixels` and `--max-image-tokens` "
+        "bound images",
     ),
     PeerFlag(
         ("--kv-transfer-config", "--disaggregation-mode", "--enable-sleep-mode"),

@@ -6,6 +6,7 @@ import msgspec
 
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind
+from shared.protocol.sight_card import FixedSize, SightCard
 
 
 class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -19,17 +20,47 @@ class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VisionCard(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a model sees an image: the pixels that it reads, and the tokens that stand for them."""
+    """A `SightCard` of images of one size, as builds of all levels read it."""
 
-    image_token_id: int  # one stands in the rendered chat, `num_tokens` in the prompt
+    image_token_id: int
     num_tokens: int
     height: int  # of the pixels
     width: int
-    shortest_edge: int | None  # scaled to it, then cut to height and width; None: stretched to them
-    resample: int  # Pillow's number of the filter
-    rescale_factor: float  # of pixel values, before the mean is taken off
+    shortest_edge: int | None
+    resample: int
+    rescale_factor: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+    @property
+    def sight(self) -> SightCard:
+        return SightCard(
+            image_token_id=self.image_token_id,
+            size=FixedSize(self.height, self.width, self.num_tokens, self.shortest_edge),
+            resample=self.resample,
+            rescale_factor=self.rescale_factor,
+            mean=self.mean,
+            std=self.std,
+        )
+
+    @classmethod
+    def maybe_of(cls, sight: SightCard | None) -> VisionCard | None:
+        """None for what those builds would misread: they are told that it takes no images."""
+        if sight is None or not isinstance(sight.size, FixedSize):
+            return None
+        size = sight.size
+        card = cls(
+            image_token_id=sight.image_token_id,
+            num_tokens=size.num_features,
+            height=size.height,
+            width=size.width,
+            shortest_edge=size.shortest_edge,
+            resample=sight.resample,
+            rescale_factor=sight.rescale_factor,
+            mean=sight.mean,
+            std=sight.std,
+        )
+        return card if card.sight == sight else None
 
 
 class ScoreCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,7 +100,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     default_repetition_penalty: float | None = None
     can_generate: bool = True
     embedding: EmbeddingCard | None = None  # None: it makes no embeddings
-    vision: VisionCard | None = None  # None: it takes no images
+    vision: VisionCard | None = None  # None: it takes no images, or `own_sight` tells
     score: ScoreCard | None = None  # None: it scores nothing
     stored_format: str = ""  # of its weights, like "gptq 4-bit"; empty: 16 or 32 bits
     num_weight_bytes: int = 0  # on disk
@@ -81,3 +112,9 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     is_kept: bool = False  # an operator said so: it may be asked for whoever lives
     kv_dtype: str = ""  # of keys and values, like "int8"; empty: the model's
     keeps_states: bool = False  # of recurrent layers: no prefix of a text is cached
+    own_sight: SightCard | None = None  # from level 3 on: set where `vision` cannot tell it
+
+    @property
+    def sight(self) -> SightCard | None:
+        """None: it takes no images."""
+        return self.own_sight if self.vision is None else self.vision.sight

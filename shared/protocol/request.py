@@ -19,7 +19,9 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
 
     start: Place
     num_tokens: Place
-    digest: bytes  # of the pixels: what the prefix cache knows it by
+    digest: bytes  # of size and pixels: what the prefix cache knows it by
+    height: Place = 0  # of the pixels; 0: the model's, whose images are all of one size
+    width: Place = 0
 
 
 class KeepPrefix(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -79,7 +79,7 @@ def make_filling_directory(*marks: str) -> ModelDirectory:
 
 
 def make_image_loader() -> ImageLoader:
-    limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000)
+    limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000, max_tokens=900)
     return ImageLoader(limits, ImageFetcher(FetchPolicy(True, False, (), 10.0, 20_000)))
 
 

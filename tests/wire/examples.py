@@ -71,6 +71,7 @@ from shared.protocol.sampling import (
     SequenceBreaker,
 )
 from shared.protocol.sealed_replies import seal
+from shared.protocol.sight_card import AreaSize, FixedSize, SightCard
 from shared.protocol.text import Done
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
@@ -248,6 +249,21 @@ MAPS |= {
     "model-whole": WHOLE_MODEL,
     "model-int8-keys": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, kv_dtype="int8"),
     "model-states": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, keeps_states=True),
+    "model-own-sight": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(9, AreaSize(28, 1, 2), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), True),
+    ),
+    "model-own-sight-fixed": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, FixedSize(32, 32, 16, 40), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+        ),
+    ),
+    "request-sized-image": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",
+        images=(ImageSpan(1, 2, b"digest", 28, 56),), level=3,
+    ),
     "worker-whole": WHOLE_WORKER,
     "role-whole": RoleCard("detok-1", "detok", "host", 7, 1.5, 2, "p", "failure", 3),
     "lease": LeaseRecord("detok-1", "n", 1250, True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -10,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shared.protocol.model_cards import VisionCard
+from shared.protocol.sight_card import SightCard
 from worker.engine.models.model import ImageRows
+from worker.engine.models.rope_config import NUM_AXES
 from worker.engine.request.req_image import ReqImage
 from worker.engine.request.schedule_batch import ScheduleBatch
 
@@ -51,30 +53,93 @@ def cut_spans(spans: Sequence[ImageSpan], begin: int, end: int) -> tuple[ImageSp
     return tuple(parts)
 
 
+def axis_positions(batch: ScheduleBatch) -> torch.Tensor | None:
+    """Time, row and column of each token of a step, [3, num_tokens] int64. None: no request of it
+    has an image, so that all three are the places of the tokens.
+    """
+    if not any(entry.req.images for entry in batch.entries):
+        return None
+    parts = [_axes(entry.req.images, entry.start, entry.end) for entry in batch.entries]
+    return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def _axes(images: Sequence[ReqImage], start: int, end: int) -> npt.NDArray[np.int64]:
+    """Of a request's tokens [start, end). Features of an image share the time at which it begins;
+    what follows it goes on behind its longest side.
+    """
+    axes = np.tile(np.arange(start, end), (NUM_AXES, 1))
+    lag = 0  # of positions behind tokens
+    for image in images:
+        if image.start >= end:
+            break
+        image_lag = image.end - image.start - max(image.grid)
+        axes[:, max(image.end - start, 0) :] -= image_lag
+        first, last = max(start, image.start), min(end, image.end)
+        if first < last:
+            rows, cols = np.divmod(np.arange(first, last) - image.start, image.grid.cols)
+            axes[:, first - start : last - start] = (
+                image.start - lag + np.stack([np.zeros_like(rows), rows, cols])
+            )
+        lag += image_lag
+    return axes
+
+
+class KeptFeatures:
+    """What the tower made of images lately, for runs of the same namespace: nobody else can tell,
+    by time, that an image has been seen. The least recently used go first.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._features: OrderedDict[tuple[bytes, bytes], torch.Tensor] = OrderedDict()
+
+    def get(self, image: ReqImage) -> torch.Tensor | None:
+        key = image.namespace, image.digest
+        if key in self._features:
+            self._features.move_to_end(key)
+        return self._features.get(key)
+
+    def put(self, image: ReqImage, features: torch.Tensor) -> None:
+        """Those of one that is not there."""
+        if features.nbytes > self._max_bytes:
+            return
+        self._features[image.namespace, image.digest] = features
+        self._num_bytes += features.nbytes
+        while self._num_bytes > self._max_bytes:
+            _, oldest = self._features.popitem(last=False)
+            self._num_bytes -= oldest.nbytes
+
+
 class VisionTower(Protocol):
     """The part of a model that sees."""
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] uint8 -> [num_tokens, hidden_size], as the decoder takes them."""
+        """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]: what the decoder
+        takes in place of embeddings, and what it adds behind its first layers.
+        """
         ...
 
 
 class ImageEncoder:
-    """Features wait here until the prefill has passed the image, or its request is gone.
+    """Features wait here until the prefill has passed the image, or its request is gone; and as
+    long as there is room, for others that know of the image.
 
-    A cached prefix needs none; a request that was retracted computes them anew.
+    A cached prefix needs none.
     """
 
     def __init__(
         self,
         tower: VisionTower,
-        vision: VisionCard,
+        sight: SightCard,
         place: Callable[[npt.NDArray[Any]], torch.Tensor] = torch.tensor,  # where the tower is
+        max_kept_bytes: int = 0,
     ) -> None:
         self._tower = tower
-        self._shape = (vision.height, vision.width, 3)
+        self._sight = sight
         self._place = place
-        # [num_tokens, hidden_size] of each image with `is_encoded`
+        self._kept = KeptFeatures(max_kept_bytes)
+        # Of each image with `is_encoded`, as the tower gives them.
         self._waiting: WeakKeyDictionary[ReqImage, torch.Tensor] = WeakKeyDictionary()
 
     def rows(self, spans: Sequence[ImageSpan]) -> tuple[ImageRows, ...]:
@@ -82,19 +147,35 @@ class ImageEncoder:
         found: list[ImageRows] = []
         for image, first, end, start in spans:
             features = self._features(image)
-            found.append(ImageRows(start, features[first:end]))
-            if end == len(features):
+            feature_idx = image.feature_idx[first:end]
+            (places,) = np.nonzero(feature_idx >= 0)
+            if len(places):
+                rows = features[:, feature_idx[places[0]] : feature_idx[places[-1]] + 1]
+                found.append(ImageRows(self._place(start + places), rows))
+            if end == len(image.feature_idx):
                 del self._waiting[image]
                 image.is_encoded = False
         return tuple(found)
 
+    def axis_positions(self, batch: ScheduleBatch) -> torch.Tensor | None:
+        """Of a model whose positions have three axes, where they differ in this step."""
+        return axis_positions(batch) if self._sight.has_axes else None
+
     def _features(self, image: ReqImage) -> torch.Tensor:
         if not image.is_encoded:
-            pixels = np.frombuffer(image.pixels, np.uint8).reshape(self._shape)
-            self._waiting[image] = self._tower.image_features(self._place(pixels))
+            self._waiting[image] = self._found(image)
             image.is_encoded = True
         return self._waiting[image]
 
+    def _found(self, image: ReqImage) -> torch.Tensor:
+        features = self._kept.get(image)
+        if features is None:
+            pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.size, 3)
+            features = self._tower.image_features(self._place(pixels))
+            self._kept.put(image, features)
+        return features
+
     def blank(self) -> torch.Tensor:
         """Of a black image: to see what one takes."""
-        return self._tower.image_features(self._place(np.zeros(self._shape, np.uint8)))
+        pixels = np.zeros((*self._sight.size.least, 3), np.uint8)
+        return self._tower.image_features(self._place(pixels))

@@ -23,8 +23,10 @@ class RunImage(msgspec.Struct, frozen=True, array_like=True):
 
     start: int
     num_tokens: int
-    digest: bytes  # of the pixels: equal images are equal prefixes, others are not
-    pixels: bytes  # [height, width, 3] uint8, of the size that the model reads
+    digest: bytes  # of size and pixels: equal images are equal prefixes, others are not
+    pixels: bytes  # [height, width, 3] uint8
+    height: int = 0  # 0: the model's, whose images are all of one size
+    width: int = 0
 
 
 class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

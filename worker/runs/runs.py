@@ -108,8 +108,10 @@ class Runs:
                 output_ids=pack_token_ids(held.tokens),
                 options=options,
                 images=tuple(
-                    RunImage(image.start, image.num_tokens, image.digest, pixels)
-                    for image, pixels in zip(request.images, prompt.pixels, strict=True)
+                    RunImage(
+                        each.start, each.num_tokens, each.digest, pixels, each.height, each.width
+                    )
+                    for each, pixels in zip(request.images, prompt.pixels, strict=True)
                 ),
             )
         )

@@ -21,7 +21,7 @@ from frontend.fields.request_body import (
 from frontend.fields.sampling_fields import resolve_sampling
 from frontend.fields.thinking_fields import thinking_budget
 from frontend.images.loader import ImageLoader
-from frontend.images.placeholders import expanded, prompt_of
+from frontend.images.placeholders import prompt_of
 from frontend.images.source import ImageSource, image_source
 from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
@@ -213,9 +213,9 @@ class ChatRequests:
         """
         sources: list[ImageSource] = []
         text = await self._prompt_text(caller, model, body, sources)
-        vision = self._images.vision(sources, model)
+        images = await self._images.load(sources, model, caller.tenant.id)
         token_ids = await self._encode(caller, model, text, body, limit)
-        return token_ids if vision is None else expanded(token_ids, len(sources), vision)
+        return prompt_of(token_ids, images, model).token_ids
 
     async def prompt_text(self, caller: Caller, model: ServedModel, body: ChatBody) -> str:
         """What the template makes of a chat: images are the marks that stand for them.
@@ -224,7 +224,7 @@ class ChatRequests:
         """
         sources: list[ImageSource] = []
         text = await self._prompt_text(caller, model, body, sources)
-        self._images.vision(sources, model)
+        self._images.check(sources, model)
         return text
 
     async def _prompt_text(

@@ -68,7 +68,7 @@ def shown(model: ServedModel) -> OllamaShown:
         "tools": has_chats,
         "thinking": has_chats and template is not None and template.reasoning_parser is not None,
         "insert": card.can_generate and model.text.fill_in_middle is not None,
-        "vision": card.vision is not None,
+        "vision": card.sight is not None,
         "embedding": card.embedding is not None,
     }
     return OllamaShown(

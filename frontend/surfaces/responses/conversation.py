@@ -61,6 +61,7 @@ def images_of(items: list[_Item], num_earlier: int, earlier: str) -> list[ImageS
         ImageSource(
             part["image_url"],
             earlier if i < num_earlier else f"input[{i - num_earlier}].content[{j}]",
+            part.get("detail") or "auto",
         )
         for i, item in enumerate(items)
         if item["type"] == "message"

@@ -10,7 +10,7 @@ from shared.checkpoint.formats.linear_format import LinearFormat
 from shared.checkpoint.formats.quantization import Quantization
 from shared.checkpoint.formats.tensor_heads import TensorHeads, TextHeads, WeightHeads
 from shared.checkpoint.json_file import read_json
-from shared.checkpoint.vision_text import has_unread_tower
+from shared.checkpoint.vision.vision_text import has_separate_text
 from shared.checkpoint.weights.plain_tensors import NO_QUANTIZATION, PLAIN_DTYPES, check_plain
 from shared.errors import ConfigError
 
@@ -95,7 +95,7 @@ class StoredHeads:
 def text_names(model_path: Path, heads: TensorHeads) -> TextHeads | None:
     """For a checkpoint of which the text model alone is served. Raises ConfigError."""
     config = read_json(model_path / "config.json", dict)
-    return TextHeads(heads) if has_unread_tower(config) else None
+    return TextHeads(heads) if has_separate_text(config) else None
 
 
 def _find(heads: TensorHeads, quantization: Quantization) -> dict[str, StoredWeight]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.checkpoint.vision_text import text_tensor_name
+from shared.checkpoint.vision.vision_text import text_tensor_name
 from shared.checkpoint.weights.safetensors_file import TensorHeader
 from shared.errors import ConfigError
 

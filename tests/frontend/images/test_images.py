@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import struct
 import warnings
@@ -16,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from frontend.images.loader import BadImage, read_pixels
+from frontend.images.loader import BadImage, LoadedImage, read_image
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests
@@ -24,6 +23,7 @@ from shared.errors import RequestError
 from shared.protocol.model_cards import VisionCard
 from shared.protocol.prompt_object import prompt_data
 from shared.protocol.request import ImageSpan
+from shared.protocol.sight_card import AreaSize, PixelSize, SightCard
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
@@ -44,6 +44,8 @@ from tests.frontend.seeing_model import (
 from tests.frontend.tiny_model import make_tokenizer, register
 
 PNG = image_bytes(make_image())
+PIXELS = PixelSize(SIZE, SIZE)
+LARGE = SightCard(IMAGE_TOKEN_ID, AreaSize(8, 64, 1 << 20), 3, 1 / 255, (0.0,) * 3, (1.0,) * 3)
 STRETCHED = VisionCard(IMAGE_TOKEN_ID, NUM_TOKENS, 20, 28, None, 2, 1 / 255, (0.0,) * 3, (1.0,) * 3)
 
 
@@ -73,8 +75,12 @@ def expected_pixels(image: Image.Image, vision: VisionCard) -> bytes:
 @pytest.mark.parametrize("size", [(24, 24), (30, 20), (20, 31), (7, 100), (333, 57), (1, 1)])
 def test_pixels_are_those_of_transformers(size: tuple[int, int], vision: VisionCard) -> None:
     image = make_image(1, *size)
-    pixels = read_pixels(image_bytes(image), vision, 1_000_000)
+    pixels = pixels_of(image_bytes(image), vision, 1_000_000)
     assert pixels == expected_pixels(image, vision)
+
+
+def pixels_of(data: bytes, vision: VisionCard = VISION, max_pixels: int = 10_000) -> bytes:
+    return read_image(data, vision.sight, max_pixels, max_features=100).pixels
 
 
 def turned() -> bytes:
@@ -106,9 +112,7 @@ def test_formats(mode: str, kind: str, options: dict[str, Any]) -> None:
     """Turned upright, the first frame, without transparency."""
     image = make_image(2, mode="L").convert(mode) if mode == "I;16" else make_image(2, mode=mode)
     data = image_bytes(image, kind, **options)
-    assert read_pixels(data, VISION, 10_000) == expected_pixels(
-        Image.open(io.BytesIO(data)), VISION
-    )
+    assert pixels_of(data) == expected_pixels(Image.open(io.BytesIO(data)), VISION)
 
 
 def png_of(width: int, height: int) -> bytes:
@@ -141,7 +145,7 @@ def png_of(width: int, height: int) -> bytes:
 )
 def test_bytes_that_are_no_image_or_too_much_of_one(data: bytes, sentence: str) -> None:
     with pytest.raises(BadImage, match=sentence):
-        read_pixels(data, VISION, 1_000_000)
+        pixels_of(data, max_pixels=1_000_000)
 
 
 @settings(max_examples=2 * settings().max_examples, deadline=None)
@@ -152,10 +156,65 @@ def test_damage_gives_pixels_or_a_refusal(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 6))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
-        pixels = read_pixels(bytes(whole), VISION, 100_000)
+        pixels = pixels_of(bytes(whole), max_pixels=100_000)
     except BadImage:
         return
     assert len(pixels) == 3 * SIZE * SIZE
+
+
+AREA = SightCard(IMAGE_TOKEN_ID, AreaSize(8, 64, 64 * 40), 3, 1 / 255, (0.0,) * 3, (1.0,) * 3, True)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "size", [(24, 24), (30, 20), (7, 100), (333, 57), (1, 1), (20, 36), (12, 2400)]
+)
+def test_sizes_and_pixels_of_their_own_are_those_of_transformers(size: tuple[int, int]) -> None:
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=4, min_pixels=64, max_pixels=64 * 40, do_rescale=False, do_normalize=False
+    )
+    image = make_image(1, *size)
+    theirs = processor([image], return_tensors="np")
+    ours = read_image(image_bytes(image), AREA, 1_000_000, max_features=1000)
+    _, rows, cols = theirs["image_grid_thw"][0]
+    assert ours.size == (4 * rows, 4 * cols)
+    pixels = np.frombuffer(ours.pixels, np.uint8).reshape(rows // 2, 2, 4, cols // 2, 2, 4, 3)
+    patches = pixels.transpose(0, 3, 1, 4, 6, 2, 5).reshape(rows * cols, 3, 1, 16)
+    expected = theirs["pixel_values"].reshape(rows * cols, 3, 2, 16)
+    assert np.array_equal(patches.repeat(2, axis=2), expected.astype(np.uint8))
+
+
+def test_an_image_of_its_own_size_has_bounds() -> None:
+    long = image_bytes(make_image(1, 10, 2010))
+    with pytest.raises(BadImage, match="10 x 2010 pixels: one side may be 200 times as long"):
+        read_image(long, AREA, 1_000_000, max_features=1000)
+    wide = image_bytes(make_image(1, 400, 300))
+    for max_features, cells in ((1000, (5, 7)), (12, (3, 4)), (1, (1, 1))):
+        image = read_image(wide, AREA, 1_000_000, max_features)
+        assert image.size == (8 * cells[0], 8 * cells[1])
+    assert read_image(wide, AREA, 120_000, 12).digest != read_image(wide, AREA, 120_000, 9).digest
+
+
+async def test_images_of_their_own_sizes_in_a_chat() -> None:
+    """Each as many tokens as it has cells, and of low detail fewer."""
+    small = data_url(image_bytes(make_image(1, 20, 36)))
+    large = data_url(image_bytes(Image.new("RGB", (800, 800))))
+    parts = [text_part("a"), image_part(small), text_part("b")]
+    job = await job_of(*parts, image_part(large), vision=None, own_sight=LARGE)
+    low = await job_of(*parts, image_part(large, detail="low"), vision=None, own_sight=LARGE)
+    (prompt,), (lower,) = job.prompts, low.prompts
+    first, second = prompt.images
+    assert (first.num_tokens, first.height, first.width) == (8, 32, 16)
+    assert (second.num_tokens, second.height, second.width) == (900, 240, 240)
+    assert (lower.images[0], lower.images[1].num_tokens) == (first, 256)
+    begin, middle = ids("<|im_start|>user\na"), ids("b")
+    assert prompt.token_ids[: len(begin) + 9] == begin + [IMAGE_TOKEN_ID] * 8 + middle
+    assert second.start == len(begin) + 8 + len(middle)
+    assert prompt.token_ids.count(IMAGE_TOKEN_ID) == 908
+    assert [len(each) for each in prompt.pixels] == [3 * 32 * 16, 3 * 240 * 240]
+    assert (job.needed_level, (await job_of(image_part(data_url(PNG)))).needed_level) == (3, 1)
 
 
 def make_chats(**changes: Any) -> ChatRequests:
@@ -165,8 +224,10 @@ def make_chats(**changes: Any) -> ChatRequests:
 
 
 async def job_of(*content: Any, **fields: Any) -> Job:
+    changes = {name: fields.pop(name) for name in ("vision", "own_sight") if name in fields}
     messages = [{"role": "user", "content": list(content)}]
-    return await make_chats().job({"model": "tiny", "messages": messages, **fields}, Caller())
+    body = {"model": "tiny", "messages": messages, **fields}
+    return await make_chats(**changes).job(body, Caller())
 
 
 def ids(text: str) -> list[int]:
@@ -186,12 +247,12 @@ async def test_an_image_is_as_many_tokens_as_the_model_takes() -> None:
     middle = ids(" and ")
     end = ids("?<|im_end|>\n<|im_start|>assistant\n")
     assert prompt.token_ids == begin + image + middle + image + end
-    pixels = tuple(read_pixels(data, VISION, 10_000) for data in (PNG, other))
+    pixels = tuple(pixels_of(data) for data in (PNG, other))
     assert prompt.pixels == pixels
     second = len(begin) + NUM_TOKENS + len(middle)
     assert prompt.images == (
-        ImageSpan(len(begin), NUM_TOKENS, hashlib.sha256(pixels[0]).digest()),
-        ImageSpan(second, NUM_TOKENS, hashlib.sha256(pixels[1]).digest()),
+        ImageSpan(len(begin), NUM_TOKENS, LoadedImage.of(pixels[0], PIXELS).digest, *PIXELS),
+        ImageSpan(second, NUM_TOKENS, LoadedImage.of(pixels[1], PIXELS).digest, *PIXELS),
     )
 
 
@@ -293,10 +354,10 @@ async def test_the_pixels_travel_by_the_object_store(stack: Stack) -> None:
     for run in stack.backend.runs.values():
         request = run.request
         data = prompt_data(request, stored[request.prompt_object])
-        assert data.pixels == (read_pixels(PNG, VISION, 10_000),)
+        assert data.pixels == (pixels_of(PNG),)
         assert data.prompt_ids == request.prompt_ids
         assert len(unpack_token_ids(data.prompt_ids)) == num_prompt_tokens
-        assert request.images[0].digest == hashlib.sha256(data.pixels[0]).digest()
+        assert request.images[0].digest == LoadedImage.of(data.pixels[0], PIXELS).digest
         await until_object_is_gone(stack, request.prompt_object)
     refused = messages[0] | {"content": [image_part("data:,x")]}
     async with running.client() as client:

@@ -165,7 +165,7 @@ def test_a_cached_part_of_an_image(path: Path, monkeypatch: pytest.MonkeyPatch) 
     rig.engine._scheduler._ledger.allocator.free(rig.engine._scheduler._ledger.cache.evict(1))
     assert rig.run(add_of(2, TEXT, A))[2] == whole
     assert rig.channel.finishes()[2].num_cached_tokens == 32
-    assert len(seen) == 2
+    assert len(seen) == 1  # what was made of it is there still
 
 
 def test_it_is_seen_once_in_many_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,9 +238,9 @@ def test_a_model_without_eyes(tiny_llama: Path) -> None:
 
 def test_the_card_says_what_the_files_say(path: Path) -> None:
     card = ModelFiles.read(path).card("m", TokenizerBundle.of_numbers(300))
-    vision = read_model_config(path).vision
+    vision = card.vision
     assert vision is not None
-    assert card.vision == vision
+    assert read_model_config(path).sight == card.sight == vision.sight
     assert (vision.image_token_id, vision.num_tokens) == (IMAGE_TOKEN_ID, NUM_TOKENS)
     assert (vision.height, vision.width, vision.shortest_edge) == (24, 24, 24)
 

@@ -44,6 +44,12 @@ class ForwardBatch:
     image_rows: tuple[ImageRows, ...] = ()
     loras: LoraBatch | None = None  # None: no request of this step has an adapter
     states: StepStates | None = None  # None: no layer of the model keeps one
+    # [3, num_tokens] int64, of models with three axes. None: all are `positions`.
+    axis_positions: torch.Tensor | None = None
+
+    @property
+    def rope_positions(self) -> torch.Tensor:
+        return self.positions if self.axis_positions is None else self.axis_positions
 
     @classmethod
     def from_schedule_batch(
@@ -54,6 +60,7 @@ class ForwardBatch:
         last_token_ids: Mapping[Req, int | SampleError],
         image_rows: tuple[ImageRows, ...] = (),
         states: StepStates | None = None,
+        axis_positions: torch.Tensor | None = None,
     ) -> Self:
         """`last_token_ids`: chosen last, for those that await them."""
         entries, others = batch.entries, batch.others
@@ -92,6 +99,7 @@ class ForwardBatch:
             image_rows=image_rows,
             loras=lora_batch([entry.req.adapter for entry in entries], query_lens),
             states=states,
+            axis_positions=axis_positions,
         )
 
 

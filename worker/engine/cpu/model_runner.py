@@ -68,13 +68,15 @@ class ModelRunner:
     def launch(self, batch: ScheduleBatch) -> DoneStep:
         """Computes it at once: a CPU has nothing to do meanwhile."""
         self._kv_cache_pool.wipe(batch.fresh_pages)
+        eyes = self._image_encoder
         forward_batch = ForwardBatch.from_schedule_batch(
             batch,
             self._req_to_token,
             self._kv_cache_pool.page_size,
             self._last_token_ids,
-            () if self._image_encoder is None else self._image_encoder.rows(image_spans(batch)),
+            () if eyes is None else eyes.rows(image_spans(batch)),
             None if self._states is None else self._states.step(batch),
+            None if eyes is None else eyes.axis_positions(batch),
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = score_prompts(self._forward.logits, hidden, batch)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from shared.errors import ConfigError, NotCapturable
-from shared.protocol.model_cards import VisionCard
+from shared.protocol.sight_card import SightCard
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cuda.attention.attention_choice import ChosenAttention
 from worker.engine.cuda.batch.step_inputs import StepInputs, pack
@@ -67,7 +67,7 @@ class GpuModel:
         kv_dtype = choose_kv_dtype(config.kv_dtype, setup.dtype)
         self._kv_group = one_kv_group(self._layers, kv_dtype, config.page_size)
         self._attention = attention
-        self._image_encoder = _image_encoder(model, setup.config.vision, device)
+        self._image_encoder = _image_encoder(model, setup.config.sight, device)
         weight_bytes = device.held_bytes()
         most_pages = -(-setup.max_context_len // config.page_size)
         draft = self._make_state(1, most_pages)
@@ -228,10 +228,8 @@ def _memory_for_graphs() -> AbstractContextManager[None]:
     )
 
 
-def _image_encoder(
-    model: Model, vision: VisionCard | None, device: GpuDevice
-) -> ImageEncoder | None:
-    if vision is None:
+def _image_encoder(model: Model, sight: SightCard | None, device: GpuDevice) -> ImageEncoder | None:
+    """None also where what sees is a model of its own: `vision_limits` tells."""
+    if sight is None or not isinstance(model, TransformersModel):
         return None
-    assert isinstance(model, TransformersModel), "no other kind sees"
-    return ImageEncoder(model, vision, lambda pixels: upload(device, pixels))
+    return ImageEncoder(model, sight, lambda pixels: upload(device, pixels))

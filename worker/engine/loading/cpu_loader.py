@@ -28,6 +28,7 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model, open_weights
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
+from worker.engine.models.vision.tower import load_tower
 from worker.engine.native.native_choice import (
     choose_expert_library,
     choose_native_library,
@@ -41,6 +42,7 @@ from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_weights import NativeWeights
 from worker.engine_link.engine_config import EngineConfig
 
+MAX_KEPT_BYTES = 256 << 20  # of what a tower made of images
 INT8_KV = "keys and values are kept in int8, with a scale for each token and head"
 
 
@@ -111,6 +113,7 @@ class CpuLoader:
         return _OnCpu(
             pool,
             forward,
+            self._load_eyes(setup),
             coded_share=weights.coded_share,
             num_weight_bytes=weights.num_bytes,
             kernel_set=library.kernel_set.name,
@@ -129,18 +132,29 @@ class CpuLoader:
             experts,
         )
         pool = self._make_pool(setup)
-        image_encoder = None
-        if setup.config.vision is not None:
-            assert isinstance(model, TransformersModel), "no other kind sees"
-            image_encoder = ImageEncoder(model, setup.config.vision)
         attention = TorchAttentionBackend(pool, model.attention_layers)
-        on_cpu = _OnCpu(pool, TorchForward(model, attention), image_encoder)
+        whole = model if isinstance(model, TransformersModel) else None
+        on_cpu = _OnCpu(pool, TorchForward(model, attention), self._load_eyes(setup, whole))
         if experts is None or not experts.num_coded:
             return on_cpu
         return on_cpu._replace(
             num_weight_bytes=_num_other_bytes(setup, model) + experts.num_bytes,
             coded_share=experts.num_coded / setup.config.num_parameters,
         )
+
+    def _load_eyes(
+        self, setup: ModelSetup, whole: TransformersModel | None = None
+    ) -> ImageEncoder | None:
+        """The tower, or the whole model that has one. None: it takes no images."""
+        sight, tower = setup.config.sight, setup.config.tower
+        if sight is None:
+            return None
+        if tower is None:
+            assert whole is not None, "no other kind sees by itself"
+            return ImageEncoder(whole, sight, max_kept_bytes=MAX_KEPT_BYTES)
+        load_format = self._site.config.load_format
+        loaded = load_tower(tower, sight, self._model_path, load_format, setup.dtype)
+        return ImageEncoder(loaded, sight, max_kept_bytes=MAX_KEPT_BYTES)
 
     def _remark(self, model: ModelConfig) -> str:
         if model.state_layers:

@@ -38,6 +38,7 @@ from worker.engine.models.registry import read_model_config
 from worker.engine.native.native_choice import has_fast_bfloat16
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
+from worker.engine.request.req_image import Eyes
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
 from worker.engine.request.stop_check import StopCheck
@@ -129,7 +130,7 @@ class EngineLoader:
                 self._config.max_loras,
                 self._config.max_lora_rank,
             ),
-            setup.config.vision,
+            Eyes(setup.config.sight, loaded.no_images),
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
         )
 
@@ -183,7 +184,12 @@ class EngineLoader:
             one_token_step_s=one_token_step_s,
             num_pinnable_tokens=self._num_pinnable_tokens(loaded),
             startup_s=self._progress.end(),
-            remark="; ".join(filter(None, (loaded.remark, self._remark_on_weights(setup, loaded)))),
+            remark="; ".join(
+                filter(
+                    None,
+                    (loaded.remark, loaded.no_images, self._remark_on_weights(setup, loaded)),
+                )
+            ),
             gpu=loaded.gpu if self._on_gpu else None,
             kernel_set=loaded.kernel_set,
             weights=weights_format(setup.config, setup.dtype),

@@ -14,7 +14,7 @@ from worker.engine.cuda.tensor_parallel.rank_config import rank_config
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.loading import determinism, latent_limits, recurrent_limits
+from worker.engine.loading import determinism, latent_limits, recurrent_limits, vision_limits
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
@@ -43,6 +43,7 @@ class GpuLoader:
             lambda req_to_token: loaded.make_runner(req_to_token, grammars),
             loaded.lora_projections,
             remark=loaded.remark,
+            no_images=vision_limits.no_images_on_gpu(setup.config),
             gpu=loaded.card,
         )
 
@@ -94,6 +95,7 @@ class TensorParallelLoader:
             lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
             _refuse_adapter,
             remark=loaded.remark,
+            no_images=vision_limits.no_images_on_gpu(setup.config),
             gpu=loaded.card,
         )
 

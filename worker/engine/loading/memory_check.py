@@ -88,7 +88,9 @@ def _num_kept_values(model: ModelConfig, *, is_packed: bool) -> int:
         and model.has_tied_embeddings
         and not is_classifier(model.architecture)
     )
-    return model.num_parameters + is_kept_twice * model.vocab_size * model.hidden_size
+    num_seeing = 0 if model.tower is None else model.tower.num_parameters
+    num_twice = is_kept_twice * model.vocab_size * model.hidden_size
+    return model.num_parameters + num_twice + num_seeing
 
 
 def _gib(num_bytes: int) -> str:

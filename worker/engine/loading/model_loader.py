@@ -50,6 +50,7 @@ class LoadedModel:
     coded_share: float = 0.0  # of its layers' weights: what is multiplied as it is stored
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted
     remark: str = ""  # what its operator should know
+    no_images: str = ""  # why it takes none, where another loader's would
     gpu: GpuCard | None = None
     kernel_set: str = ""  # of our C++
 

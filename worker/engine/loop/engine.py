@@ -12,7 +12,6 @@ from typing import Protocol
 import msgspec
 
 from shared.protocol.finish import Finish, FinishReason
-from shared.protocol.model_cards import VisionCard
 from shared.protocol.token_ids import unpack_token_ids
 from worker.engine.beams import BeamHandler
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
@@ -22,7 +21,7 @@ from worker.engine.loop.step_pipeline import StepDone, StepPipeline
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
-from worker.engine.request.req_image import ReqImage, image_error
+from worker.engine.request.req_image import Eyes
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine_link.engine_messages import (
@@ -58,7 +57,7 @@ class Engine:
         stop_check: StopCheck,
         grammar_queue: GrammarQueue,
         adapters: AdapterPool,
-        vision: VisionCard | None = None,
+        eyes: Eyes | None = None,  # None: it takes no images
         free_memory: FreeMemory | None = None,
     ) -> None:
         self._scheduler = scheduler
@@ -66,7 +65,7 @@ class Engine:
         self._budget = budget
         self._stop_check = stop_check
         self._grammar_queue = grammar_queue
-        self._vision = vision
+        self._eyes = eyes or Eyes()
         self._free_memory = free_memory
         self._adapters = adapters
         self._in_grammar_queue: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
@@ -149,15 +148,19 @@ class Engine:
         self._adapters.drop(adapter)
 
     def add(self, command: AddRequest) -> None:
+        self._has_news = True
+        error = self._eyes.error(command)
+        if error is not None:
+            self._refuse(command.run_id, error)
+            return
         adapter_id = command.options.adapter
         arrival = Arrival(
             command,
             next(self._arrivals),
             time.monotonic(),
             self._adapters.get(adapter_id),
-            [ReqImage.of(image) for image in command.images],
+            self._eyes.images(command),
         )
-        self._has_news = True
         if adapter_id and arrival.adapter is None:
             self._refuse(command.run_id, self._adapters.absence(adapter_id))
             return
@@ -183,11 +186,8 @@ class Engine:
 
     def _admit(self, arrival: Arrival, matcher: GrammarMatcher | None = None) -> None:
         command = arrival.command
-        error = image_error(command.images, arrival.num_prompt_tokens, self._vision)
         beam = command.options.sampling.beam
-        if error is not None:
-            self._refuse(command.run_id, error)
-        elif beam is not None and not self._scheduler.has_prefixes:
+        if beam is not None and not self._scheduler.has_prefixes:
             self._refuse(command.run_id, NO_BEAMS)
         elif beam is not None:
             self._beams.begin(arrival, beam)

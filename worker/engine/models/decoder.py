@@ -75,10 +75,15 @@ class DecoderModel:
         residual = functional.embedding(batch.input_ids, self._embeddings)
         if self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
+        for places, rows in batch.image_rows:
+            residual[places] = rows[0]
         delta = torch.zeros_like(residual)
-        self._ops.begin(batch.positions)
-        for layer in self._layers:
+        self._ops.begin(batch.rope_positions)
+        for layer_id, layer in enumerate(self._layers, start=1):
             delta, residual = layer.forward(delta, residual, batch, attention)
+            for places, rows in batch.image_rows:
+                if layer_id < len(rows):
+                    delta[places] += rows[layer_id]
         return self._norm.of_sum(delta, residual)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

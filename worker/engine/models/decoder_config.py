@@ -228,6 +228,10 @@ def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
         raise ConfigError(
             f"{config.path}: {num_rotated} of a head's {head_dim} values are no pairs to rotate"
         )
+    if rope.axes and len(rope.axes) != num_rotated // 2:
+        raise ConfigError(
+            f"{config.path}: 'mrope_section' has {len(rope.axes)} of {num_rotated // 2} pairs"
+        )
     for name, factors in (
         ("short_factor", rope.short_factors),
         ("long_factor", rope.long_factors),

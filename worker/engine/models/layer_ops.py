@@ -25,7 +25,7 @@ class LayerOps(Protocol):
     def linears(self) -> Linears: ...
 
     def begin(self, positions: torch.Tensor) -> None:
-        """Once a step, before the first layer: [num_tokens] int64."""
+        """Once a step, before the first layer: [num_tokens] int64, or [3, num_tokens] by axis."""
         ...
 
     def angles(self, layer_id: int) -> Angles | None:

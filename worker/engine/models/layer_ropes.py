@@ -40,7 +40,7 @@ class LayerRopes:
         return cls(tuple(None if rope is None else made[rope] for rope in config.layer_ropes))
 
     def begin(self, positions: torch.Tensor) -> None:
-        """Once a step, before the first layer: [num_tokens] int64."""
+        """Once a step, before the first layer: [num_tokens] int64, or [3, num_tokens] by axis."""
         self._positions = positions
         self._angles = {}
 

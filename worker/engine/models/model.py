@@ -16,8 +16,9 @@ from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 class ImageRows(NamedTuple):
     """What the model sees in the place of some tokens' embeddings."""
 
-    start: int  # index of the first of them in the step
-    rows: torch.Tensor  # [num_rows, hidden_size]
+    places: torch.Tensor  # [num_rows] int64, indices into the tokens of the step
+    rows: torch.Tensor  # [1 + num_deep, num_rows, hidden_size]: the first in place of embeddings,
+    # the others added to what the first layers give
 
 
 class ModelInput(Protocol):
@@ -34,6 +35,11 @@ class ModelInput(Protocol):
     @property
     def positions(self) -> torch.Tensor:
         """[num_tokens] int64."""
+        ...
+
+    @property
+    def rope_positions(self) -> torch.Tensor:
+        """By which queries and keys are rotated: `positions`, or [3, num_tokens], by axis."""
         ...
 
     @property

@@ -12,10 +12,11 @@ import torch
 
 from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
-from shared.protocol.model_cards import VisionCard
+from shared.protocol.sight_card import SightCard
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import kv_vector_bytes
 from worker.engine.layers.state_layer import StateLayer
+from worker.engine.models.vision.tower_config import TowerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,8 @@ class ModelConfig:
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
     eos_token_ids: tuple[int, ...]
     unread_prefixes: tuple[str, ...] = ()  # of tensors that are of no use here
-    vision: VisionCard | None = None  # None: it takes no images
+    sight: SightCard | None = None  # None: it takes no images
+    tower: TowerConfig | None = None  # None: it has none, or the model is computed with it
     quantization: str = ""  # of the stored weights, for people; empty: there is none
     made_format: MadeFormat | None = None  # of its projections, from the time they are loaded
     # Of a projection's value, scales included, where our C++ multiplies codes; None: it has none.

@@ -10,9 +10,11 @@ from typing import Any
 
 from shared.checkpoint.formats.quantization import Quantization
 from shared.checkpoint.formats.quantization_files import read_quantization
+from shared.checkpoint.json_file import read_json
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
-from shared.checkpoint.vision_text import TEXT_ARCHITECTURES
+from shared.checkpoint.vision.vision_families import sight_card
+from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf
@@ -63,6 +65,7 @@ from worker.engine.models.transformers_config import (
     read_text_config,
     read_transformers_config,
 )
+from worker.engine.models.vision.tower import read_tower_config
 
 log = logging.getLogger(__name__)
 
@@ -219,10 +222,15 @@ def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
 def _read_text_model(
     model_path: Path, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> ModelConfig:
-    """Of a checkpoint that reads images: they are refused, its text is served."""
+    """Of a checkpoint that reads images; where its tower is not known, its text alone is served."""
     hf_config = read_text_config(model_path, architecture)
     (text_architecture,) = hf_config.architectures
-    return _read_completed(model_path, text_architecture, eos_token_ids, hf_config)
+    model = _read_completed(model_path, text_architecture, eos_token_ids, hf_config)
+    sight = sight_card(model_path, read_json(model_path / "config.json", dict))
+    if sight is None:
+        return model
+    tower = read_tower_config(model_path, architecture)
+    return dataclasses.replace(model, sight=sight, tower=tower)
 
 
 def _read_completed(

@@ -11,6 +11,7 @@ from shared.errors import ConfigError
 from worker.engine.models.model_config import ConfigFile, NotFused
 
 DEFAULT_THETA = 10000.0
+NUM_AXES = 3
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -34,6 +35,7 @@ class RopeConfig:
     long_factors: tuple[float, ...] = ()  # original_max_positions, and beyond
     share: float = 1.0  # of a head's values that are rotated: the first
     has_neighbours: bool = False  # pairs are stored side by side, not half a head apart
+    axes: tuple[int, ...] = ()  # by pair: 0 to 2, of positions by time, row, column; (): of one
 
     def num_rotated(self, head_dim: int) -> int:
         """Of the values of a head."""
@@ -115,7 +117,28 @@ def ropes_by_layer(config: ConfigFile) -> LayeredRopes:
 
 
 def _rope_config(config: ConfigFile) -> RopeConfig:
-    return _rope(config, config.section("rope_parameters") or config.section("rope_scaling"))
+    parameters = config.section("rope_parameters") or config.section("rope_scaling")
+    rope = _rope(config, parameters)
+    axes = () if parameters is None else _axes(parameters)
+    return dataclasses.replace(rope, axes=axes) if axes else rope
+
+
+def _axes(parameters: ConfigFile) -> tuple[int, ...]:
+    """`mrope_section` says how many pairs each axis has: side by side, or in turns, as long as rows
+    and columns have some left. Raises ConfigError.
+    """
+    name = "mrope_section"
+    sections = parameters.get(name, None)
+    if sections is None:
+        return ()
+    if not isinstance(sections, list) or not all(isinstance(each, int) for each in sections):
+        raise ConfigError(f"{parameters.path}: {name!r} must be numbers of pairs, not {sections!r}")
+    if len(sections) != NUM_AXES or min(sections) < 0:
+        raise ConfigError(f"{parameters.path}: {name!r} must be of three axes, not {sections!r}")
+    if not parameters.boolean("mrope_interleaved", default=False):
+        return tuple(axis for axis, num_pairs in enumerate(sections) for _ in range(num_pairs))
+    turns = (pair % NUM_AXES for pair in range(sum(sections)))
+    return tuple(axis if pair < NUM_AXES * sections[axis] else 0 for pair, axis in enumerate(turns))
 
 
 def _rope(config: ConfigFile, parameters: ConfigFile | None) -> RopeConfig:

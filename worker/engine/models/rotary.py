@@ -29,14 +29,23 @@ class RotaryEmbedding:
         # [max_positions, head_dim / 2] each
         self.cos = functional.pad(angles.cos() * scale, still, value=1.0).to(dtype)
         self.sin = functional.pad(angles.sin() * scale, still).to(dtype)
+        self._pairs = torch.arange(head_dim // 2)
+        self._axes = functional.pad(torch.tensor(config.axes or (0,) * (num_rotated // 2)), still)
 
     def move_to(self, device: torch.device) -> None:
         """Where the model is, before its first step."""
         self.cos, self.sin = self.cos.to(device), self.sin.to(device)
+        self._axes, self._pairs = self._axes.to(device), self._pairs.to(device)
 
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine, [num_tokens, 1, head_dim / 2] each: once a step, for all layers."""
-        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+        """Cosine and sine, [num_tokens, 1, head_dim / 2] each: once a step, for all layers.
+
+        `positions` [num_tokens] int64; or [3, num_tokens], of which each pair has an axis.
+        """
+        if positions.dim() == 1:
+            return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+        rows = positions[self._axes].T  # [num_tokens, head_dim / 2]
+        return self.cos[rows, self._pairs].unsqueeze(1), self.sin[rows, self._pairs].unsqueeze(1)
 
 
 def head_order(config: RopeConfig, head_dim: int) -> torch.Tensor | None:

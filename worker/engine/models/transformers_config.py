@@ -13,10 +13,10 @@ from huggingface_hub.errors import StrictDataclassError
 
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.model_files import weight_files
-from shared.checkpoint.vision_files import VISION_ARCHITECTURES, vision_card
-from shared.checkpoint.vision_text import TEXT_ARCHITECTURES, text_tensor_name
+from shared.checkpoint.vision.vision_families import WHOLE_FAMILIES, sight_card
+from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES, text_tensor_name
 from shared.errors import ConfigError
-from shared.protocol.model_cards import VisionCard
+from shared.protocol.sight_card import SightCard
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_group import check_one_shape
@@ -119,11 +119,11 @@ def read_transformers_config(
         raise ConfigError(f"{architecture} is not supported: {REFUSED[architecture]}")
     hf_config = hf_config or read_hf_config(model_path)
     forget_quantization(hf_config)
-    sees = architecture in VISION_ARCHITECTURES
+    sees = architecture in WHOLE_FAMILIES
     _refuse(hf_config, architecture, sees=sees)
     text_config = hf_config.get_text_config()
     max_positions = int(text_config.max_position_embeddings)
-    vision = vision_card(model_path, read_json(model_path / "config.json", dict))
+    sight = sight_card(model_path, read_json(model_path / "config.json", dict)) if sees else None
     try:
         with torch.device("meta"):
             model = make_model(copy.deepcopy(hf_config), torch.bfloat16)
@@ -136,11 +136,11 @@ def read_transformers_config(
         choose_experts(model, "batched_mm")  # the one without loops over data
         fix_rope(model, max_positions)  # which would look at the positions
         layers = _tried(model, architecture)
-        if vision is not None:
-            _check_vision(model, vision)
+        if sight is not None:
+            _check_sight(model, sight)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{architecture} cannot be served: {exc}") from exc
-    if architecture not in TESTED_ARCHITECTURES | VISION_ARCHITECTURES:
+    if architecture not in TESTED_ARCHITECTURES | WHOLE_FAMILIES.keys():
         log.warning("untested family: no test compares %s with transformers", architecture)
     return TransformersConfig(
         architecture=architecture,
@@ -152,7 +152,7 @@ def read_transformers_config(
         max_context_limit=_max_context_limit(text_config, max_positions),
         stored_dtype=str(hf_config.dtype or "float32").removeprefix("torch."),
         eos_token_ids=eos_token_ids,
-        vision=vision,
+        sight=sight,
         hf_config=hf_config,
         num_expert_values=num_expert_values(model),
     )
@@ -249,16 +249,19 @@ def _tried(model: Any, architecture: str) -> tuple[AttentionLayer, ...]:
         raise ConfigError(f"{architecture}: {exc}") from exc
 
 
-def _check_vision(model: Any, vision: VisionCard) -> None:
+def _check_sight(model: Any, sight: SightCard) -> None:
     """Raises ConfigError when an image takes other tokens than its card says."""
+    size = sight.size.least
+    grid = sight.size.grid(size)
+    assert grid is not None, "it is a size of its own"
     device = next(model.parameters()).device
-    pixels = torch.zeros(1, 3, vision.height, vision.width, dtype=model.dtype, device=device)
+    pixels = torch.zeros(1, 3, *size, dtype=model.dtype, device=device)
     with torch.inference_mode():
         (features,) = model.get_image_features(pixel_values=pixels).pooler_output
-    if len(features) != vision.num_tokens:
+    if len(features) != grid.num_features:
         raise ConfigError(
             f"its vision tower makes {len(features)} tokens of an image, and its files say "
-            f"{vision.num_tokens}"
+            f"{grid.num_features}"
         )
 
 

@@ -6,16 +6,15 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
-from shared.protocol.model_cards import VisionCard
+from shared.protocol.sight_card import SightCard
 from worker.engine.formats.stored_checkpoint import (
     StoredCheckpoint,
     check_unread,
@@ -48,6 +47,7 @@ from worker.engine.models.transformers_config import (
     trial,
 )
 from worker.engine.models.transformers_gguf import load_from_gguf
+from worker.engine.models.vision.image_norm import ImageNorm
 from worker.engine_link.engine_config import LoadFormat
 
 log = logging.getLogger(__name__)
@@ -59,9 +59,9 @@ class TransformersModel:
     So whatever a family does to its logits (scales, soft caps) is done by its own code.
     """
 
-    def __init__(self, model: Any, max_context_len: int, vision: VisionCard | None = None) -> None:
+    def __init__(self, model: Any, max_context_len: int, sight: SightCard | None = None) -> None:
         device = next(model.parameters()).device
-        self._image_norm = None if vision is None else _ImageNorm.of(vision, device)
+        self._image_norm = None if sight is None else ImageNorm.of(sight, device)
         forget_padding(model)
         fix_rope(model, max_context_len)
         # On a CPU one product for each expert, of any shape and without copies; on a GPU all
@@ -103,16 +103,16 @@ class TransformersModel:
         if not batch.image_rows:
             return {"input_ids": batch.input_ids[None]}
         embeddings = self._body.get_input_embeddings()(batch.input_ids)
-        for start, rows in batch.image_rows:
-            embeddings[start : start + len(rows)] = rows
+        for places, rows in batch.image_rows:
+            embeddings[places] = rows[0]
         return {"inputs_embeds": embeddings[None]}
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] uint8, on the model's device -> [num_tokens, hidden_size]."""
+        """[height, width, 3] uint8, on the model's device -> [1, num_features, hidden_size]."""
         assert self._image_norm is not None, "it takes no images"
         pixel_values = self._image_norm.apply(pixels)[None].to(self._head.dtype)
         features: torch.Tensor = self._head.get_image_features(pixel_values).pooler_output[0]
-        return features
+        return features[None]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""
@@ -125,25 +125,6 @@ class TransformersModel:
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
         return self._loras.projections(weights)
-
-
-@dataclass(frozen=True, slots=True)
-class _ImageNorm:
-    """What becomes of pixels before a tower sees them."""
-
-    rescale_factor: float
-    mean: torch.Tensor  # [3] float32
-    std: torch.Tensor
-
-    @classmethod
-    def of(cls, vision: VisionCard, device: torch.device) -> Self:
-        mean, std = (torch.tensor(each).to(device) for each in (vision.mean, vision.std))
-        return cls(vision.rescale_factor, mean, std)
-
-    def apply(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] uint8 -> [3, height, width] float32."""
-        image = (pixels.float() * self.rescale_factor - self.mean) / self.std
-        return image.permute(2, 0, 1)
 
 
 class _GivenBody(torch.nn.Module):
@@ -202,7 +183,7 @@ def load_transformers_model(
             experts=experts,
         )
     try:
-        return TransformersModel(model, max_context_len, config.vision)
+        return TransformersModel(model, max_context_len, config.sight)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{config.architecture} cannot be served: {exc}") from exc
 

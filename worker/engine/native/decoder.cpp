@@ -48,8 +48,6 @@ struct DecoderShape {
   float norm_eps;
   float embedding_scale;    // what an embedding is multiplied with
   Linear embeddings;        // to vocab_size
-  const float* cosines;     // [max_positions, head_dim / 2]
-  const float* sines;
   const float* final_norm;  // [hidden_size]
   Linear lm_head;
 };
@@ -64,6 +62,14 @@ struct Batch {
   int64_t max_pages;
   const int64_t* input_ids;   // [num_tokens]
   const int64_t* positions;   // [num_tokens]
+  const int64_t* angle_rows;  // [num_tokens], of cosines and sines
+  const float* cosines;       // [num_angle_rows, head_dim / 2]
+  const float* sines;
+  const int64_t* given_rows;  // [num_tokens], of `given`; -1: none. Null: no token has one
+  const float* given;         // [1 + num_deep, num_given, hidden_size]: the first in place of
+                              // embeddings, the others added to what the first layers give
+  int64_t num_given;
+  int64_t num_deep;
   const int64_t* out_loc;     // [num_tokens]
   const int32_t* query_lens;  // [num_rows]
   const int32_t* page_table;  // [num_rows, max_pages]
@@ -197,6 +203,22 @@ class Decoder {
     project_down(member, batch, layer);
     add_loras(member, layer_id, kDown, activated_.data(), shape_.intermediate_size,
               residual_.data(), hidden_size);
+    if (layer_id < batch.num_deep) add_given(member, batch, layer_id + 1);
+  }
+
+  void add_given(ThreadTeam::Member& member, const Batch& batch, int64_t part) {
+    const int64_t hidden_size = shape_.hidden_size;
+    member.for_each(batch.num_tokens, [&](int64_t token) {
+      if (batch.given_rows[token] < 0) return;
+      const float* from = given_row(batch, part, token);
+      float* to = residual_.data() + token * hidden_size;
+      for (int64_t at = 0; at < hidden_size; ++at) to[at] += from[at];
+    });
+  }
+
+  const float* given_row(const Batch& batch, int64_t part, int64_t token) const {
+    return batch.given +
+           (part * batch.num_given + batch.given_rows[token]) * shape_.hidden_size;
   }
 
   template <class Out>
@@ -243,8 +265,14 @@ class Decoder {
   void embed(ThreadTeam::Member& member, const Batch& batch) {
     const int64_t hidden_size = shape_.hidden_size;
     member.for_each(batch.num_tokens, [&](int64_t token) {
+      float* to = residual_.data() + token * hidden_size;
+      if (batch.given_rows != nullptr && batch.given_rows[token] >= 0) {
+        const float* given = given_row(batch, 0, token);
+        std::copy(given, given + hidden_size, to);
+        return;
+      }
       const RowReader row(shape_.embeddings, batch.input_ids[token]);
-      row.read(shape_.embedding_scale, residual_.data() + token * hidden_size);
+      row.read(shape_.embedding_scale, to);
     });
   }
 
@@ -287,23 +315,24 @@ class Decoder {
   void rotate_and_write(const LayerWeights& layer, const Batch& batch, int64_t token) {
     const int64_t head_dim = shape_.head_dim;
     const int64_t num_heads = shape_.num_heads, num_kv_heads = shape_.num_kv_heads;
-    const int64_t angle = batch.positions[token] * head_dim / 2;
+    const float* cosines = batch.cosines + batch.angle_rows[token] * head_dim / 2;
+    const float* sines = batch.sines + batch.angle_rows[token] * head_dim / 2;
     bf16* queries = qkv_.data() + token * (num_heads + 2 * num_kv_heads) * head_dim;
     bf16* keys = queries + num_heads * head_dim;
     bf16* values = keys + num_kv_heads * head_dim;
     for (int64_t head = 0; head < num_heads; ++head) {
-      rotate(queries + head * head_dim, layer.query_norm, angle);
+      rotate(queries + head * head_dim, layer.query_norm, cosines, sines);
     }
     with_pool(layer, [&](const auto& pool) {
       for (int64_t head = 0; head < num_kv_heads; ++head) {
-        rotate(keys + head * head_dim, layer.key_norm, angle);
+        rotate(keys + head * head_dim, layer.key_norm, cosines, sines);
         pool.write(batch.out_loc[token], head, keys + head * head_dim, values + head * head_dim);
       }
     });
   }
 
   // Rotary position embedding of one head in place, pairs half a head apart; its norm first.
-  void rotate(bf16* head, const float* norm, int64_t angle) {
+  void rotate(bf16* head, const float* norm, const float* cosines, const float* sines) {
     const int64_t half = shape_.head_dim / 2;
     alignas(64) float x[kMaxHeadDim];
     for (int64_t at = 0; at < 2 * half; at += kLanes) {
@@ -314,8 +343,8 @@ class Decoder {
       const Mask mask = first_lanes(half - at);
       const Floats first = load(x + at, mask);
       const Floats second = load(x + half + at, mask);
-      const Floats cosine = load(shape_.cosines + angle + at, mask);
-      const Floats sine = load(shape_.sines + angle + at, mask);
+      const Floats cosine = load(cosines + at, mask);
+      const Floats sine = load(sines + at, mask);
       store_bf16(head + at, fmsub(first, cosine, multiply(second, sine)), mask);
       store_bf16(head + half + at, fmadd(second, cosine, multiply(first, sine)), mask);
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from typing import NamedTuple, Self
 
 import torch
 
@@ -16,6 +17,39 @@ from worker.engine.native.native_lora import LoraStep, PackedLora
 from worker.engine.native.native_weights import NativeWeights
 
 KV_FORMATS = {torch.bfloat16: 0, torch.int8: 1}  # KVFormat of kv_pool.h
+
+
+class StepAngles(NamedTuple):
+    """Cosines and sines, [num_rows, head_dim / 2] float32 each, and which row each token has."""
+
+    rows: torch.Tensor  # [num_tokens] int64
+    cosines: torch.Tensor
+    sines: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: ForwardBatch, rotary: RotaryEmbedding) -> Self:
+        """Those of all positions, or of this step's alone where a position has three axes."""
+        if batch.axis_positions is None:
+            return cls(batch.positions, rotary.cos, rotary.sin)
+        cosines, sines = rotary.angles(batch.axis_positions)
+        rows = torch.arange(len(batch.positions))
+        return cls(rows, cosines.contiguous(), sines.contiguous())
+
+
+class GivenRows(NamedTuple):
+    """What stands in the place of embeddings, of all images of a step."""
+
+    row_of_token: torch.Tensor  # [num_tokens] int64; -1: none
+    rows: torch.Tensor  # [1 + num_deep, num_rows, hidden_size] float32
+
+    @classmethod
+    def of(cls, batch: ForwardBatch) -> Self:
+        """Of a step that has some."""
+        places = torch.cat([each.places for each in batch.image_rows])
+        row_of_token = torch.full((len(batch.input_ids),), -1)
+        row_of_token[places] = torch.arange(len(places))
+        rows = torch.cat([each.rows for each in batch.image_rows], dim=1)
+        return cls(row_of_token, rows.float().contiguous())
 
 
 class NativeForward:
@@ -32,7 +66,8 @@ class NativeForward:
         config = weights.config
         rotary = RotaryEmbedding(config.rope, pool.group.head_dim, max_context_len, torch.float32)
         self._library = weights.library
-        self._kept = (weights, pool, rotary)  # the C++ side points into them
+        self._kept = (weights, pool)  # the C++ side points into them
+        self._rotary = rotary
         self._config = config
         self._hidden_size = config.hidden_size
         self._num_outputs = config.num_outputs
@@ -47,8 +82,6 @@ class NativeForward:
             norm_eps=config.norm.eps,
             embedding_scale=config.embedding_scale,
             embeddings=weights.embeddings,
-            cosines=rotary.cos.data_ptr(),
-            sines=rotary.sin.data_ptr(),
             final_norm=weights.final_norm,
             lm_head=weights.lm_head,
         )
@@ -67,12 +100,21 @@ class NativeForward:
         hidden = torch.empty(len(batch.input_ids), self._hidden_size)
         num_rows, max_pages = batch.page_table.shape
         loras = None if batch.loras is None else LoraStep(batch.loras)
+        angles = StepAngles.of(batch, self._rotary)
+        given = None if not batch.image_rows else GivenRows.of(batch)
         step = BatchStruct(
             num_tokens=len(batch.input_ids),
             num_rows=num_rows,
             max_pages=max_pages,
             input_ids=batch.input_ids.data_ptr(),
             positions=batch.positions.data_ptr(),
+            angle_rows=angles.rows.data_ptr(),
+            cosines=angles.cosines.data_ptr(),
+            sines=angles.sines.data_ptr(),
+            given_rows=None if given is None else given.row_of_token.data_ptr(),
+            given=None if given is None else given.rows.data_ptr(),
+            num_given=0 if given is None else given.rows.shape[1],
+            num_deep=0 if given is None else len(given.rows) - 1,
             out_loc=batch.out_loc.data_ptr(),
             query_lens=query_lens.data_ptr(),
             page_table=batch.page_table.data_ptr(),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from shared.protocol.model_cards import VisionCard
-from worker.engine_link.engine_messages import RunImage
+import numpy as np
+import numpy.typing as npt
+
+from shared.protocol.sight_card import FixedSize, ImageGrid, PixelSize, SightCard
+from worker.engine_link.engine_messages import AddRequest, RunImage
 
 _START_BYTES = 4
 
@@ -17,15 +20,26 @@ class ReqImage:
 
     start: int
     end: int
+    size: PixelSize
+    grid: ImageGrid  # of what the tower makes of it
+    feature_idx: npt.NDArray[np.int64]  # [end - start], of each token; -1: it is not of the tower
     digest: bytes
     pixels: bytes  # [height, width, 3] uint8
+    namespace: bytes  # only runs with an equal one share what has been made of it
     # Between the first and the last prefill chunk that has tokens of it: the encoder keeps what the
     # vision tower made of it.
-    is_encoded: bool = False
+    is_encoded: bool = field(default=False, init=False)
 
     @classmethod
-    def of(cls, image: RunImage) -> ReqImage:
-        return cls(image.start, image.start + image.num_tokens, image.digest, image.pixels)
+    def of(cls, image: RunImage, sight: SightCard, namespace: bytes) -> ReqImage:
+        """Of one that `Eyes.error` has found right."""
+        size = _size(image, sight)
+        grid = sight.size.grid(size)
+        assert grid is not None, "its size has been checked"
+        is_feature = np.array(sight.image_ids(grid)) == sight.image_token_id
+        feature_idx = np.where(is_feature, is_feature.cumsum() - 1, -1)
+        end = image.start + image.num_tokens
+        return cls(image.start, end, size, grid, feature_idx, image.digest, image.pixels, namespace)
 
     @property
     def page_mark(self) -> bytes:
@@ -33,22 +47,49 @@ class ReqImage:
         return self.start.to_bytes(_START_BYTES, "little") + self.digest
 
 
-def image_error(
-    images: Sequence[RunImage], num_prompt_tokens: int, vision: VisionCard | None
-) -> str | None:
-    """What is wrong with them; None when nothing is."""
-    if not images:
-        return None
-    if vision is None:
-        return "the model takes no images"
-    num_bytes = 3 * vision.height * vision.width
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """How an engine sees."""
+
+    sight: SightCard | None = None  # None: not at all
+    obstacle: str = ""  # why it does not, though the model could
+
+    def images(self, command: AddRequest) -> list[ReqImage]:
+        """Those of a run that `error` has found right."""
+        if self.sight is None:
+            return []
+        namespace = command.options.namespace
+        return [ReqImage.of(image, self.sight, namespace) for image in command.images]
+
+    def error(self, command: AddRequest) -> str | None:
+        """What is wrong with the images of a run; None when nothing is."""
+        if not command.images:
+            return None
+        if self.sight is None or self.obstacle:
+            return self.obstacle or "the model takes no images"
+        return _error(command.images, len(command.prompt_ids) // 4, self.sight)
+
+
+def _error(images: Sequence[RunImage], num_prompt_tokens: int, sight: SightCard) -> str | None:
     end = 0
     for idx, image in enumerate(images):
         if image.start < end or image.start + image.num_tokens > num_prompt_tokens:
             return f"image {idx} stands at token {image.start}, where it cannot"
-        if image.num_tokens != vision.num_tokens:
-            return f"image {idx} has {image.num_tokens} tokens, of the model {vision.num_tokens}"
+        size = _size(image, sight)
+        grid = sight.size.grid(size)
+        if grid is None:
+            return f"image {idx} has {size.width} x {size.height} pixels, as none of the model's"
+        num_tokens, num_bytes = len(sight.image_ids(grid)), 3 * size.height * size.width
+        if image.num_tokens != num_tokens:
+            return f"image {idx} has {image.num_tokens} tokens, of the model {num_tokens}"
         if len(image.pixels) != num_bytes:
             return f"image {idx} has {len(image.pixels)} bytes of pixels, the model {num_bytes}"
         end = image.start + image.num_tokens
     return None
+
+
+def _size(image: RunImage, sight: SightCard) -> PixelSize:
+    """An older frontend tells it of no image: then they are all of one size."""
+    if not image.height and isinstance(sight.size, FixedSize):
+        return PixelSize(sight.size.height, sight.size.width)
+    return PixelSize(image.height, image.width)

@@ -12,6 +12,7 @@ import pytest
 from shared.errors import ConfigError, NotCapturable
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.lora_adapters import save_adapter
+from tests.tiny_eyes import save_tiny_eyes
 from tests.tiny_llava import random_pixels, save_tiny_llava
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.short_device import ShortDevice
@@ -23,7 +24,7 @@ from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.device.gpu_device import GpuDevice, Work
-from worker.engine_link.engine_messages import AddRequest, EngineCommand, LoadAdapter
+from worker.engine_link.engine_messages import AddRequest, EngineCommand, LoadAdapter, RunImage
 
 SMALL: dict[str, Any] = {"max_step_tokens": 24, "max_running": 4}
 
@@ -107,6 +108,19 @@ def test_images_never_wait_for_the_gpu(
     path = save_tiny_llava(tmp_path)
     config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
     assert_like_the_cpu(path, strict, image_requests(max_tokens=2)[0], **config)
+
+
+def test_images_beside_a_text_model_are_refused_by_name(tmp_path: Path) -> None:
+    """Its text is served."""
+    rig = GpuRig(save_tiny_eyes(tmp_path, "qwen2_5_vl"), LateDevice(), **SMALL)
+    image = RunImage(0, 4, b"d", bytes(3 * 16 * 16), 16, 16)
+    adds = [make_add(1, [2] * 9, images=(image,)), *requests((30,), max_tokens=4)]
+    assert len(rig.run(*adds)[0]) == 4
+    sentence = (
+        "images of Qwen2_5_VLForConditionalGeneration are computed on CPUs with tp=1 alone: this "
+        "worker serves its text"
+    )
+    assert rig.channel.finishes()[1].message == rig.loop._ready.remark == sentence
 
 
 def encoder_scores(path: Path, gpu: GpuDevice | None) -> list[float]:

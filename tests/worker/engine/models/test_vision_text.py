@@ -11,7 +11,7 @@ import torch
 
 from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
-from shared.checkpoint.vision_text import TEXT_ARCHITECTURES
+from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
 from tests.tiny_decoder import CONTEXT_LEN, VOCAB_SIZE
 from tests.tiny_vision import READERS, save_tiny_reader

@@ -71,3 +71,8 @@ class GpuBatch:
     image_rows: Sequence[ImageRows] = ()
     loras: LoraBatch | None = None
     states: None = None  # no model that keeps one is computed on a GPU
+
+    @property
+    def rope_positions(self) -> torch.Tensor:
+        """Of one axis: no image that has more is computed on a GPU."""
+        return self.positions

@@ -1,4 +1,4 @@
-"""The text model inside a checkpoint that reads images, for those whose tower is not read."""
+"""The text model inside a checkpoint that reads images, which is read as one of its own."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     return {**_DEFAULTS.get(str(nested.get("model_type")), {}), **nested}
 
 
-def has_unread_tower(config: dict[str, Any]) -> bool:
-    """Whether only the text model of this checkpoint is served."""
+def has_separate_text(config: dict[str, Any]) -> bool:
+    """Whether the text of this checkpoint is read as a model of its own."""
     architectures = config.get("architectures")
     return (
         isinstance(architectures, list)
@@ -65,9 +65,14 @@ def has_unread_tower(config: dict[str, Any]) -> bool:
     )
 
 
+def is_of_tower(stored_name: str) -> bool:
+    """Whether a tensor is part of what sees, and not of the text model."""
+    return stored_name.startswith(_TOWER_PREFIXES)
+
+
 def text_tensor_name(stored_name: str) -> str | None:
     """What the text model on its own calls a tensor. None for a part of the tower."""
-    if stored_name.startswith(_TOWER_PREFIXES):
+    if is_of_tower(stored_name):
         return None
     for prefix, replacement in _TEXT_PREFIXES.items():
         if stored_name.startswith(prefix):

@@ -1,0 +1,87 @@
+"""What a checkpoint's image processor does to an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from shared.checkpoint.json_file import read_json
+from shared.errors import ConfigError
+
+_FILE, _LATER_FILE = "preprocessor_config.json", "processor_config.json"
+_STEPS = ("do_resize", "do_rescale", "do_normalize")
+_FILTERS = range(6)  # Pillow's
+
+
+class ImageProcessor:
+    """Its values; what is missing is `defaults`', those of its class in transformers."""
+
+    def __init__(
+        self,
+        path: Path,
+        values: Mapping[str, Any],
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Raises ConfigError for one that leaves out a step that all families have."""
+        self.path = path
+        self._values = {**defaults, **values}
+        for name in _STEPS:
+            if self.get(name, True) is not True:
+                raise self.unsupported(name)
+        if self.get("do_pad"):
+            raise self.unsupported("do_pad")
+
+    @classmethod
+    def read(cls, path: Path, defaults: Mapping[str, Any] = MappingProxyType({})) -> ImageProcessor:
+        """Of preprocessor_config.json, or its later place in processor_config.json.
+
+        Raises ConfigError.
+        """
+        nested = read_json(path / _LATER_FILE, dict, {}).get("image_processor")
+        values = nested if isinstance(nested, dict) else read_json(path / _FILE, dict)
+        return cls(path, values, defaults)
+
+    @staticmethod
+    def is_in(path: Path) -> bool:
+        """Whether a checkpoint has one."""
+        nested = read_json(path / _LATER_FILE, dict, {}).get("image_processor")
+        return isinstance(nested, dict) or (path / _FILE).is_file()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A null counts as missing."""
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A positive one. Raises ConfigError."""
+        value = self.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.unsupported(name)
+        return value
+
+    @property
+    def resample(self) -> int:
+        """Pillow's number of the filter. Raises ConfigError."""
+        value = self.get("resample")
+        if not isinstance(value, int) or value not in _FILTERS:
+            raise self.unsupported("resample")
+        return value
+
+    @property
+    def rescale_factor(self) -> float:
+        return float(self.get("rescale_factor", 1 / 255))
+
+    def three(self, name: str) -> tuple[float, float, float]:
+        """One number for each colour. Raises ConfigError."""
+        value = self.get(name)
+        if isinstance(value, list | tuple) and len(value) == 3:
+            red, green, blue = (float(each) for each in value)
+            return red, green, blue
+        raise self.unsupported(name)
+
+    def unsupported(self, *names: str) -> ConfigError:
+        """Names what it has."""
+        told = " with ".join(f"{name}={self.get(name)!r}" for name in names)
+        return ConfigError(f"{self.path}: an image processor with {told} is not supported")

@@ -1,0 +1,23 @@
+"""The token that stands for what a model sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shared.checkpoint.vision.vision_text import text_config
+from shared.errors import ConfigError
+
+
+def image_token_id(path: Path, config: dict[str, Any], default: int | None = None) -> int:
+    """As config.json names it; `default` is that of its class. Raises ConfigError."""
+    token_id = config.get("image_token_index", config.get("image_token_id", default))
+    text = text_config(config)
+    vocab_size = text.get("vocab_size", config.get("vocab_size"))
+    if not isinstance(token_id, int) or not isinstance(vocab_size, int):
+        raise ConfigError(f"{path}/config.json names no image_token_index, or no vocab_size")
+    if not 0 <= token_id < vocab_size:
+        raise ConfigError(
+            f"{path}/config.json: image_token_index={token_id} is beyond vocab_size={vocab_size}"
+        )
+    return token_id

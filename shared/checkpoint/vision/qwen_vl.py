@@ -1,0 +1,62 @@
+"""Qwen2-VL, 2.5 and 3: images in sizes of their own, and positions of three axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shared.checkpoint.vision.image_processor import ImageProcessor
+from shared.checkpoint.vision.image_token import image_token_id
+from shared.errors import ConfigError
+from shared.protocol.sight_card import AreaSize, SightCard
+
+_DEFAULTS = {
+    "resample": 3,
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+_LEAST, _MOST = 56 * 56, 28 * 28 * 1280  # pixels
+_IMAGE_TOKEN_ID = 151655
+
+
+def qwen_vl_sight(path: Path, config: dict[str, Any]) -> SightCard:
+    """Raises ConfigError for one that is not supported."""
+    processor = ImageProcessor.read(path, _DEFAULTS)
+    vision = config.get("vision_config") or {}
+    for ours, theirs in (
+        ("patch_size", "patch_size"),
+        ("temporal_patch_size", "temporal_patch_size"),
+        ("merge_size", "spatial_merge_size"),
+    ):
+        if theirs in vision and vision[theirs] != processor.integer(ours):
+            raise ConfigError(
+                f"{path}/config.json: vision_config has {theirs}={vision[theirs]}, and the image "
+                f"processor {ours}={processor.integer(ours)}"
+            )
+    least, most = _bounds(processor)
+    return SightCard(
+        image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),
+        size=AreaSize(
+            processor.integer("patch_size") * processor.integer("merge_size"), least, most
+        ),
+        resample=processor.resample,
+        rescale_factor=processor.rescale_factor,
+        mean=processor.three("image_mean"),
+        std=processor.three("image_std"),
+        has_axes=True,
+    )
+
+
+def _bounds(processor: ImageProcessor) -> tuple[int, int]:
+    """Of pixels: by their own names, or by those of edges, which they are not."""
+    size = processor.get("size", {})
+    if not isinstance(size, dict):
+        raise processor.unsupported("size")
+    least = processor.get("min_pixels", size.get("shortest_edge", _LEAST))
+    most = processor.get("max_pixels", size.get("longest_edge", _MOST))
+    if not isinstance(least, int) or not isinstance(most, int) or not 0 < least <= most:
+        raise processor.unsupported("size", "min_pixels", "max_pixels")
+    return least, most

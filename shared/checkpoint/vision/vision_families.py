@@ -1,0 +1,34 @@
+"""The models that see, by architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from shared.checkpoint.vision.image_processor import ImageProcessor
+from shared.checkpoint.vision.llava import llava_sight
+from shared.checkpoint.vision.qwen_vl import qwen_vl_sight
+from shared.protocol.sight_card import SightCard
+
+ReadSight: TypeAlias = Callable[[Path, dict[str, Any]], SightCard]
+
+# Computed as one model by transformers: all else is read as a text model, and a tower beside it.
+WHOLE_FAMILIES: Mapping[str, ReadSight] = {"LlavaForConditionalGeneration": llava_sight}
+TOWER_FAMILIES: Mapping[str, ReadSight] = {
+    "Qwen2VLForConditionalGeneration": qwen_vl_sight,
+    "Qwen2_5_VLForConditionalGeneration": qwen_vl_sight,
+}
+
+
+def sight_card(path: Path, config: dict[str, Any]) -> SightCard | None:
+    """None for a model that takes no images: also where its text is a model of its own, and its
+    folder has no image processor. Raises ConfigError for one that is not supported.
+    """
+    architectures = config.get("architectures") or [""]
+    architecture = str(architectures[0])
+    if architecture in WHOLE_FAMILIES:
+        return WHOLE_FAMILIES[architecture](path, config)
+    if architecture in TOWER_FAMILIES and ImageProcessor.is_in(path):
+        return TOWER_FAMILIES[architecture](path, config)
+    return None

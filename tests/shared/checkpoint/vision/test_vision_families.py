@@ -1,0 +1,126 @@
+"""What the files of published checkpoints say about images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.checkpoint.vision.vision_families import sight_card
+from shared.errors import ConfigError
+from shared.protocol.model_cards import VisionCard
+from shared.protocol.sight_card import AreaSize, PixelSize
+
+CLIP = {
+    "crop_size": {"height": 336, "width": 336},
+    "do_center_crop": True,
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_processor_type": "CLIPImageProcessor",
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "resample": 3,
+    "rescale_factor": 0.00392156862745098,
+    "size": {"shortest_edge": 336},
+}
+SIGLIP = {
+    "do_convert_rgb": None,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_processor_type": "SiglipImageProcessor",
+    "image_std": [0.5, 0.5, 0.5],
+    "resample": 3,
+    "rescale_factor": 0.00392156862745098,
+    "size": {"height": 384, "width": 384},
+}
+
+
+def config_of(kind: str, size: int, image_token: int, vocab: int, **values: Any) -> dict[str, Any]:
+    return {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "image_token_index": image_token,
+        "text_config": {"vocab_size": vocab},
+        "vision_config": {"model_type": kind, "image_size": size, "patch_size": 14},
+        **values,
+    }
+
+
+@pytest.mark.parametrize("is_nested", [False, True], ids=["preprocessor", "processor"])
+def test_llava_1_5(tmp_path: Path, is_nested: bool) -> None:
+    name = "processor_config.json" if is_nested else "preprocessor_config.json"
+    (tmp_path / name).write_text(json.dumps({"image_processor": CLIP} if is_nested else CLIP))
+    config = config_of("clip_vision_model", 336, 32000, 32064)
+    card = VisionCard.maybe_of(sight_card(tmp_path, config))
+    assert card is not None
+    assert (card.num_tokens, card.height, card.width, card.shortest_edge) == (576, 336, 336, 336)
+    assert (card.image_token_id, card.resample) == (32000, 3)
+
+
+def test_llava_interleave(tmp_path: Path) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(SIGLIP))
+    config = config_of(
+        "siglip_vision_model", 384, 151646, 152000, vision_feature_select_strategy="full"
+    )
+    card = VisionCard.maybe_of(sight_card(tmp_path, config))
+    assert card is not None
+    assert (card.num_tokens, card.height, card.width, card.shortest_edge) == (729, 384, 384, None)
+
+
+QWEN2_5_VL = {
+    "min_pixels": 3136,
+    "max_pixels": 12845056,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "image_processor_type": "Qwen2VLImageProcessor",
+}
+QWEN2_5_VL_CONFIG = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "image_token_id": 151655,
+    "vocab_size": 151936,
+    "vision_config": {"patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2},
+}
+
+
+def test_qwen2_5_vl(tmp_path: Path) -> None:
+    """As the hub has it: its text is not in a part of its own."""
+    assert sight_card(tmp_path, QWEN2_5_VL_CONFIG) is None  # without an image processor
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(QWEN2_5_VL))
+    sight = sight_card(tmp_path, QWEN2_5_VL_CONFIG)
+    assert sight is not None
+    assert (sight.image_token_id, sight.resample, sight.has_axes) == (151655, 3, True)
+    assert sight.size == AreaSize(28, 3136, 12845056)
+    assert sight.size.fit(PixelSize(1080, 1920), 4096) == (1092, 1932)
+    assert sight.size.fit(PixelSize(1080, 1920), 1000) == (644, 1176)
+    assert VisionCard.maybe_of(sight) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"patch_size": 16}, "patch_size=14, and the image processor patch_size=16"),
+        ({"min_pixels": 0}, "min_pixels=0"),
+        ({"max_pixels": 100}, "max_pixels=100 is not supported"),
+        ({"do_resize": False}, "do_resize=False is not supported"),
+        ({"resample": 9}, "resample=9 is not supported"),
+    ],
+)
+def test_what_no_frontend_could_do_is_refused(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(QWEN2_5_VL | change))
+    with pytest.raises(ConfigError, match=sentence):
+        sight_card(tmp_path, QWEN2_5_VL_CONFIG)
+
+
+def test_other_models_take_no_images(tmp_path: Path) -> None:
+    assert sight_card(tmp_path, {"architectures": ["LlamaForCausalLM"]}) is None
+    assert sight_card(tmp_path, {}) is None

@@ -1,0 +1,103 @@
+"""Tiny random checkpoints of models that read images, with towers that say something, and the
+image processors beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from tests.tiny_llava import Pixels
+from tests.tiny_vision import save_tiny_reader
+
+IMAGE_TOKEN_ID = 2
+
+_QWEN_TOWER = {
+    "depth": 3,
+    "embed_dim": 16,
+    "hidden_size": 48,
+    "intermediate_size": 32,
+    "out_hidden_size": 48,
+    "num_heads": 2,
+    "patch_size": 4,
+    "fullatt_block_indexes": [1],
+    "window_size": 16,
+}
+_QWEN_IDS = {"image_token_id": IMAGE_TOKEN_ID, "video_token_id": 3, "vision_start_token_id": 4}
+
+
+class TinyEyes(NamedTuple):
+    """A model of `tiny_vision.READERS`, what of it is another, and its image processor."""
+
+    reader: str
+    overrides: dict[str, Any]
+    processor: str  # its class, in its module of transformers
+    module: str
+    values: dict[str, Any]
+
+    def make_processor(self) -> Any:
+        import importlib
+
+        module = importlib.import_module(f"transformers.models.{self.module}")
+        return getattr(module, self.processor)(**self.values)
+
+
+_QWEN_PROCESSOR = ("Qwen2VLImageProcessorPil", "qwen2_vl.image_processing_pil_qwen2_vl")
+
+EYES: dict[str, TinyEyes] = {
+    "qwen2_vl": TinyEyes(
+        "qwen2_vl",
+        {"vision_config": _QWEN_TOWER | {"hidden_size": 48}, **_QWEN_IDS},
+        *_QWEN_PROCESSOR,
+        {"patch_size": 4, "min_pixels": 64, "max_pixels": 64 * 40},
+    ),
+    "qwen2_5_vl": TinyEyes(
+        "qwen2_5_vl",
+        {"vision_config": _QWEN_TOWER | {"hidden_size": 16}, **_QWEN_IDS},
+        *_QWEN_PROCESSOR,
+        {"patch_size": 4, "min_pixels": 64, "max_pixels": 64 * 40},
+    ),
+}
+
+
+def save_tiny_eyes(path: Path, name: str, **text_overrides: Any) -> Path:
+    """One of EYES. What its tower makes is as large as embeddings: it must be seen."""
+    from safetensors.torch import load_file, save_file
+
+    eyes = EYES[name]
+    save_tiny_reader(path, eyes.reader, text_overrides, **eyes.overrides)
+    file = path / "model.safetensors"
+    weights = load_file(file)
+    torch.manual_seed(1)
+    for stored, tensor in weights.items():
+        if "language_model" not in stored and "lm_head" not in stored:
+            weights[stored] = tensor + 0.2 * torch.randn(tensor.shape)
+    save_file(weights, file, {"format": "pt"})
+    eyes.make_processor().save_pretrained(path)
+    return path
+
+
+class Reference:
+    """transformers' own image processor and forward."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        from transformers import AutoModelForImageTextToText
+
+        self._processor = EYES[name].make_processor()
+        auto_model: Any = AutoModelForImageTextToText
+        self._model = auto_model.from_pretrained(path, dtype=torch.float32)
+
+    def logits(self, token_ids: Sequence[int], images: Sequence[Pixels]) -> torch.Tensor:
+        """[num_tokens, vocab_size]."""
+        from PIL import Image
+
+        input_ids = torch.tensor([list(token_ids)])
+        given = [Image.fromarray(image) for image in images]
+        pixels = dict(self._processor(given, return_tensors="pt")) if images else {}
+        types = (input_ids == IMAGE_TOKEN_ID).int()
+        with torch.inference_mode():
+            output = self._model(input_ids=input_ids, mm_token_type_ids=types, **pixels)
+        return torch.Tensor(output.logits[0])

@@ -1,0 +1,220 @@
+"""Images of models whose text is a decoder of its own: beside transformers' own forward, and the
+same bits however a prompt is cut.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from frontend.images.loader import LoadedImage, read_image
+from shared.checkpoint.vision.vision_families import TOWER_FAMILIES
+from tests.frontend.seeing_model import image_bytes
+from tests.tiny_eyes import EYES, Reference, save_tiny_eyes
+from tests.tiny_llava import Pixels, random_pixels
+from tests.worker.engine.native.test_native import native_rig, needs_bfloat16
+from tests.worker.engine.tiny_models import Rig, random_prompt
+from tests.worker.engine_fakes import make_add
+from worker.engine import images
+from worker.engine.models.registry import read_model_config
+from worker.engine_link.engine_messages import AddRequest, RunImage
+
+NUM_NEW = 8
+_OF_16 = {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
+NATIVE: dict[str, dict[str, Any]] = {"qwen2_5_vl": _OF_16 | {"rope_parameters": _MROPE}}
+MAX_ERROR = 1e-4  # relative
+A, B, C = random_pixels(1, 40, 23), random_pixels(2, 9, 50), random_pixels(3, 200, 210)
+TEXT, TAIL = random_prompt(21, seed=1), random_prompt(9, seed=2)
+Part = Pixels | list[int]
+STORIES: dict[int, list[Part]] = {
+    1: [TEXT, A, TAIL],
+    2: [random_prompt(70, seed=3)],
+    3: [A, TAIL, B, [11], C],
+    4: [TEXT, B, TAIL],
+    5: [[7], A, [8], B, TAIL],
+}
+
+
+class Seeing:
+    """A tiny checkpoint, and what its prompts are."""
+
+    def __init__(self, path: Path, name: str, **text_overrides: Any) -> None:
+        self.path = save_tiny_eyes(path, name, **text_overrides)
+        self.reference = Reference(self.path, name)
+        sight = read_model_config(self.path).sight
+        assert sight is not None
+        self.sight = sight
+
+    def loaded(self, pixels: Pixels) -> LoadedImage:
+        """As the frontend makes it."""
+        from PIL import Image
+
+        data = image_bytes(Image.fromarray(pixels))
+        return read_image(data, self.sight, max_pixels=1_000_000, max_features=1000)
+
+    def prompt(self, parts: Sequence[Part]) -> tuple[list[int], tuple[RunImage, ...]]:
+        """Token ids, where an image stands for its placeholders."""
+        prompt_ids: list[int] = []
+        runs: list[RunImage] = []
+        for part in parts:
+            if isinstance(part, list):
+                prompt_ids += part
+                continue
+            image = self.loaded(part)
+            grid = self.sight.size.grid(image.size)
+            assert grid is not None
+            ids = self.sight.image_ids(grid)
+            start = len(prompt_ids)
+            runs.append(RunImage(start, len(ids), image.digest, image.pixels, *image.size))
+            prompt_ids += ids
+        return prompt_ids, tuple(runs)
+
+    def add(
+        self, run_id: int, parts: Sequence[Part], output: Sequence[int] = (), **kwargs: Any
+    ) -> AddRequest:
+        prompt_ids, images = self.prompt(parts)
+        kwargs = {"max_tokens": NUM_NEW, "ignore_eos": True} | kwargs
+        return make_add(run_id, prompt_ids, output, images=images, **kwargs)
+
+    def error(self, rig: Rig, run_id: int, parts: Sequence[Part], output: list[int]) -> float:
+        """Relative, of the logits behind the prompt and all that was said."""
+        prompt_ids, _ = self.prompt(parts)
+        images = [part for part in parts if not isinstance(part, list)]
+        end = len(prompt_ids)
+        theirs = self.reference.logits(prompt_ids + output, images)[end - 1 : -1]
+        ours = torch.stack([rig.logits[run_id, end + idx] for idx in range(len(output))])
+        return float((ours.float() - theirs).norm() / theirs.norm())
+
+
+@pytest.fixture(scope="module", params=EYES)
+def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return Seeing(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@functools.cache
+def alone(seeing: Seeing, run_id: int) -> tuple[list[int], list[torch.Tensor]]:
+    """What a story says by itself, and its logits."""
+    rig = Rig(seeing.path)
+    output = rig.run(seeing.add(run_id, STORIES[run_id]))[run_id]
+    return output, list(rig.logits.values())
+
+
+def assert_same_bits(seeing: Seeing, rig: Rig, run_id: int) -> None:
+    output, logits = alone(seeing, run_id)
+    assert rig.channel.tokens()[run_id] == output
+    ours = [value for (run, _), value in rig.logits.items() if run == run_id]
+    assert len(ours) == len(logits)
+    assert all(map(torch.equal, ours, logits))
+
+
+def test_logits_are_those_of_transformers(seeing: Seeing) -> None:
+    rig = Rig(seeing.path)
+    outputs = rig.run(*(seeing.add(run_id, parts) for run_id, parts in STORIES.items()))
+    for run_id, parts in STORIES.items():
+        assert seeing.error(rig, run_id, parts, outputs[run_id]) < MAX_ERROR, run_id
+        assert_same_bits(seeing, rig, run_id)
+
+
+@pytest.mark.parametrize("max_step_tokens", [16, 24])
+def test_chunks_end_within_images(seeing: Seeing, max_step_tokens: int) -> None:
+    rig = Rig(seeing.path, max_step_tokens=max_step_tokens)
+    rig.run(*(seeing.add(run_id, parts) for run_id, parts in STORIES.items()))
+    for run_id in STORIES:
+        assert_same_bits(seeing, rig, run_id)
+
+
+def test_a_prefix_with_images_is_found_for_the_same_images_alone(seeing: Seeing) -> None:
+    rig = Rig(seeing.path)
+    rig.run(seeing.add(3, STORIES[3]), seeing.add(1, STORIES[1]))
+    again = rig.run(seeing.add(13, STORIES[3]), seeing.add(14, STORIES[4]))
+    cached = {run_id: finish.num_cached_tokens for run_id, finish in rig.channel.finishes().items()}
+    num_tokens = len(seeing.prompt(STORIES[3])[0])
+    assert (cached[13], cached[14]) == ((num_tokens - 1) // 16 * 16, 16)
+    assert again[13] == alone(seeing, 3)[0]
+    assert again[14] == alone(seeing, 4)[0]
+
+
+def test_an_image_of_the_same_bytes_in_another_shape_is_another(seeing: Seeing) -> None:
+    wide, tall = random_pixels(5, 16, 32), random_pixels(5, 32, 16)
+    assert wide.tobytes() == tall.tobytes()
+    rig = Rig(seeing.path)
+    for run_id, image in ((1, wide), (2, tall)):
+        rig.run(seeing.add(run_id, [image, TAIL]))
+    assert rig.channel.finishes()[2].num_cached_tokens == 0
+
+
+def test_a_resumed_and_a_retracted_run_say_the_same(seeing: Seeing) -> None:
+    expected, _ = alone(seeing, 5)
+    for num_said in (1, 5):
+        rig = Rig(seeing.path)
+        add = seeing.add(5, STORIES[5], expected[:num_said], max_tokens=NUM_NEW)
+        assert expected[:num_said] + rig.run(add)[5] == expected
+    rig = Rig(seeing.path, num_kv_tokens=400, max_step_tokens=24)
+    runs = [
+        seeing.add(run_id, [[run_id + 9], TEXT, (A, B)[run_id % 2], TAIL], max_tokens=100)
+        for run_id in range(5)
+    ]
+    made = rig.run(*runs)
+    assert rig.channel.steps[-1].load.num_preemptions > 0
+    for run_id, add in enumerate(runs):
+        assert made[run_id] == Rig(seeing.path).run(add)[run_id]
+
+
+@pytest.mark.parametrize("config", [{"overlap": True}, {"speculate": "ngram"}])
+def test_guesses_and_steps_ahead_know_the_positions(seeing: Seeing, config: dict[str, Any]) -> None:
+    rig = Rig(seeing.path, **config)
+    made = rig.run(*(seeing.add(run_id, STORIES[run_id], max_tokens=40) for run_id in (1, 2, 5)))
+    plain = Rig(seeing.path)
+    assert made == plain.run(
+        *(seeing.add(run_id, STORIES[run_id], max_tokens=40) for run_id in (1, 2, 5))
+    )
+
+
+def test_a_size_that_no_image_has_is_refused(seeing: Seeing) -> None:
+    rig = Rig(seeing.path)
+    image = RunImage(0, 4, b"d", bytes(3 * 5 * 7), 5, 7)
+    rig.run(make_add(1, random_prompt(60, 5), images=(image,)))
+    message = rig.channel.finishes()[1].message
+    assert message == "image 0 has 7 x 5 pixels, as none of the model's"
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+def test_axes_matter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeing = Seeing(tmp_path, name)
+    monkeypatch.setattr(images, "axis_positions", lambda _: None)
+    rig = Rig(seeing.path)
+    output = rig.run(seeing.add(3, STORIES[3]))[3]
+    assert seeing.error(rig, 3, STORIES[3], output) > 1e-2
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("name", NATIVE)
+def test_in_our_cpp(name: str, tmp_path: Path) -> None:
+    seeing = Seeing(tmp_path, name, **NATIVE[name])
+    adds = [seeing.add(run_id, parts) for run_id, parts in STORIES.items()]
+    whole = native_rig(seeing.path)
+    outputs = whole.run(*adds)
+    for run_id, parts in STORIES.items():
+        assert seeing.error(whole, run_id, parts, outputs[run_id]) < 0.05, run_id
+    others = [random_pixels(9, 40, 23) if part is A else part for part in STORIES[1]]
+    assert seeing.error(whole, 1, others, outputs[1]) > 0.2
+    cut = native_rig(seeing.path, max_step_tokens=16)
+    assert cut.run(*adds) == outputs
+    for place, logits in cut.logits.items():
+        assert torch.equal(logits, whole.logits[place])
+
+
+def test_every_tower_is_tested() -> None:
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as NAMES,
+    )
+
+    from tests.tiny_vision import READERS
+
+    assert {NAMES[READERS[each.reader][0]] for each in EYES.values()} == TOWER_FAMILIES.keys()

@@ -1,0 +1,158 @@
+"""What sees, beside a text model that is read on its own: computed by transformers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from shared.checkpoint.vision.vision_text import is_of_tower
+from shared.checkpoint.weights.plain_tensors import check_plain
+from shared.errors import ConfigError
+from shared.protocol.sight_card import PixelSize, SightCard
+from worker.engine.formats.safetensors_files import SafetensorsFiles
+from worker.engine.formats.stored_checkpoint import check_unread
+from worker.engine.models.dummy_weights import fill_parameters
+from worker.engine.models.transformers_config import MODEL_ERRORS, read_hf_config
+from worker.engine.models.vision.image_norm import ImageNorm
+from worker.engine.models.vision.qwen_vl import qwen_vl_features
+from worker.engine.models.vision.tower_config import TowerConfig
+from worker.engine_link.engine_config import LoadFormat
+
+Features: TypeAlias = Callable[[Any, torch.Tensor], torch.Tensor]
+
+# Of a model whose text has no layers, and an image [3, height, width]: `VisionTower` has the shape.
+TOWERS: Mapping[str, Features] = {
+    "Qwen2VLForConditionalGeneration": qwen_vl_features,
+    "Qwen2_5_VLForConditionalGeneration": qwen_vl_features,
+}
+_NUM_WORDS = 8  # in the embeddings of a text that nobody reads
+_QUANTIZED = "in a tower: only towers of 16 or 32 bits are supported"
+
+
+class Tower:
+    """Sees one image at a time: what it makes of it depends on nothing else."""
+
+    def __init__(self, model: Any, architecture: str, sight: SightCard) -> None:
+        self._model = model
+        self._features = TOWERS[architecture]
+        self._norm = ImageNorm.of(sight, torch.device("cpu"))
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """[height, width, 3] uint8 -> [1, num_features, hidden_size]."""
+        image = self._norm.apply(pixels).to(self._model.dtype)
+        return self._features(self._model, image)
+
+
+def read_tower_config(model_path: Path, architecture: str) -> TowerConfig:
+    """Raises ConfigError for one that cannot be made."""
+    config = _without_text(read_hf_config(model_path))
+    try:
+        with torch.device("meta"):
+            model = _make(architecture, config, torch.bfloat16)
+    except MODEL_ERRORS as exc:
+        raise ConfigError(f"{architecture}: its tower cannot be made: {exc}") from exc
+    num_parameters = sum(each.numel() for _, each in _tower_parameters(model))
+    return TowerConfig(architecture, config, num_parameters)
+
+
+def load_tower(
+    config: TowerConfig,
+    sight: SightCard,
+    model_path: Path,
+    load_format: LoadFormat,
+    dtype: torch.dtype,
+) -> Tower:
+    """On the CPU. Raises ConfigError for a checkpoint that does not fit its configuration."""
+    if load_format == "dummy":
+        model = _make(config.architecture, config.hf_config, dtype)
+        fill_parameters(model, lambda _: None)
+    else:
+        model = _read(config, model_path, dtype)
+    tower = Tower(model, config.architecture, sight)
+    _check(tower, sight)
+    return tower
+
+
+def _read(config: TowerConfig, model_path: Path, dtype: torch.dtype) -> Any:
+    with SafetensorsFiles(model_path) as files:
+        headers = {name: each for name, each in files.headers.items() if is_of_tower(name)}
+        check_plain(headers, files.place, _QUANTIZED)
+        try:
+            model, loading = _class(config.architecture).from_pretrained(
+                None,
+                state_dict={name: files.get(name) for name in headers} | _words(config),
+                config=copy.deepcopy(config.hf_config),
+                dtype=dtype,
+                attn_implementation="sdpa",
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except MODEL_ERRORS as exc:
+            raise ConfigError(f"cannot load the tower of {model_path}: {exc}") from exc
+        check_unread(files, sorted(loading["unexpected_keys"]))
+    missing = sorted(loading["missing_keys"] & {name for name, _ in _tower_parameters(model)})
+    if missing:
+        raise ConfigError(f"the checkpoint in {model_path} has no tensor {missing[0]!r}")
+    return model.eval()
+
+
+def _without_text(hf_config: Any) -> Any:
+    """So that only what sees takes memory."""
+    config = copy.deepcopy(hf_config)
+    text = config.get_text_config()
+    text.num_hidden_layers = 0
+    text.layer_types = []
+    text.vocab_size = _NUM_WORDS
+    text.pad_token_id = None
+    for each in (config, text):
+        if hasattr(each, "quantization_config"):
+            del each.quantization_config
+    return config
+
+
+def _class(architecture: str) -> Any:
+    import transformers
+
+    return getattr(transformers, architecture)
+
+
+def _make(architecture: str, hf_config: Any, dtype: torch.dtype) -> Any:
+    """With weights that mean nothing, on the device of the context."""
+    config = copy.deepcopy(hf_config)
+    model = _class(architecture)._from_config(config, attn_implementation="sdpa", dtype=dtype)
+    return model.eval()
+
+
+def _words(config: TowerConfig) -> dict[str, torch.Tensor]:
+    """In the place of the text's tensors, which would be missed."""
+    with torch.device("meta"):
+        model = _make(config.architecture, config.hf_config, torch.bfloat16)
+    seeing = {name for name, _ in _tower_parameters(model)}
+    return {
+        name: torch.zeros(each.shape)
+        for name, each in model.state_dict().items()
+        if name not in seeing
+    }
+
+
+def _tower_parameters(model: Any) -> list[tuple[str, torch.Tensor]]:
+    text = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
+    return [(name, each) for name, each in model.named_parameters() if each not in text]
+
+
+def _check(tower: Tower, sight: SightCard) -> None:
+    """Raises ConfigError when an image takes other tokens than its card says."""
+    size: PixelSize = sight.size.least
+    grid = sight.size.grid(size)
+    assert grid is not None, "it is a size of its own"
+    with torch.inference_mode():
+        features = tower.image_features(torch.zeros(*size, 3, dtype=torch.uint8))
+    if features.shape[1] != grid.num_features:
+        raise ConfigError(
+            f"its vision tower makes {features.shape[1]} tokens of an image, and its files say "
+            f"{grid.num_features}"
+        )
