@@ -21,6 +21,7 @@ from frontend.nats.endpoints import Handler, NatsEndpoints
 from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
 from frontend.routes.load_routes import LoadRoutes
+from frontend.routes.model_object import ModelListing
 from frontend.stored.erasing.erasing_service import check_right_to_erase
 
 
@@ -61,7 +62,7 @@ class FrontendSide:
             stored.responses,
             stored.batches,
             stored.files,
-            models,
+            ModelListing(models, process.styles),
             parts.tokenizing,
             LoadRoutes(cluster.reader, models),
             stored.erasing,

@@ -24,6 +24,7 @@ from frontend.routes.job_routes import JobRoutes
 from frontend.routes.job_starts import JobStarts
 from frontend.routes.load_routes import LoadRoutes
 from frontend.routes.message_routes import MessageRoutes
+from frontend.routes.model_object import ModelListing
 from frontend.routes.model_routes import ModelRoutes
 from frontend.routes.ollama_routes import OllamaRoutes
 from frontend.routes.response_routes import ResponseRoutes
@@ -41,7 +42,7 @@ def route_tables(
     cluster: ClusterParts,
 ) -> Sequence[RouteTable]:
     """The tables of one set of streams."""
-    config = process.config
+    config, listing = process.config, ModelListing(models, process.styles)
     ping_s, bodies = config.ping_interval_s, HttpBodies(process.intake, config.max_body_bytes)
     version = importlib.metadata.version("jetflock")
     starts = JobStarts(inference, bodies, ping_interval_s=ping_s)
@@ -53,7 +54,7 @@ def route_tables(
         ResponseRoutes(stored.responses, ping_s),
         ConversationRoutes(stored.conversations, bodies),
         StreamRoutes(inference, stored.erasing, cluster.paths, bodies, ping_interval_s=ping_s),
-        ModelRoutes(models),
+        ModelRoutes(listing),
         FileRoutes(stored.files),
         BatchRoutes(stored.batches, bodies),
         TokenRoutes(parts.tokenizing, bodies),

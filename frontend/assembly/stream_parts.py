@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import msgspec
+
 from frontend.assembly.background import Background
 from frontend.assembly.older_parts import OlderParts
 from frontend.assembly.process_parts import ProcessParts
@@ -17,6 +19,7 @@ from frontend.inference.admission.drain_rate import QueueWatch
 from frontend.inference.resuming.stream_finder import StreamFinder
 from frontend.limits.stream_limits import StreamLimits, limited_streams
 from frontend.models.model_directory import ModelDirectory
+from frontend.routes.model_object import ModelListing
 from frontend.streams.detok_client import DetokClient
 from frontend.streams.replayer import LostRequests, Replayer
 from frontend.streams.reply_router import ReplyRouter
@@ -71,10 +74,11 @@ class StreamParts:
         max_bytes = config.max_response_bytes
         responses = ResponseStore(cluster, detok, max_bytes, older=older.responses)
         room = StreamRoom(cluster.js, limited_streams(subjects), _LOOK_S)
+        models = ModelDirectory(catalog, use_model_defaults=config.generation_config == "auto")
         return cls(
             cluster=cluster,
             catalog=catalog,
-            models=ModelDirectory(catalog, use_model_defaults=config.generation_config == "auto"),
+            models=models,
             router=router,
             replayer=replayer,
             finder=StreamFinder(cluster, detok),
@@ -89,7 +93,7 @@ class StreamParts:
                 cluster.bucket(subjects.secrets_bucket), config.shared_prefix_models
             ),
             exchange=TenantExchange(cluster, process.frontend_id, process.ledger, process.keys),
-            heartbeat=_heartbeat(cluster, process.frontend_id),
+            heartbeat=_heartbeat(cluster, process, models),
         )
 
     @property
@@ -105,9 +109,10 @@ class StreamParts:
         )
 
 
-def _heartbeat(cluster: Cluster, frontend_id: str) -> Heartbeat:
+def _heartbeat(cluster: Cluster, process: ProcessParts, models: ModelDirectory) -> Heartbeat:
+    listing = ModelListing(models, process.styles)
     card = RoleCard(
-        id=frontend_id,
+        id=process.frontend_id,
         role=ROLE,
         level=cluster.level.known,
         host=socket.gethostname(),
@@ -115,4 +120,8 @@ def _heartbeat(cluster: Cluster, frontend_id: str) -> Heartbeat:
         started_at=time.time(),
     )
     roles = cluster.bucket(cluster.subjects.roles_bucket)
-    return Heartbeat(roles, frontend_id, lambda: card)
+    return Heartbeat(
+        roles,
+        process.frontend_id,
+        lambda: msgspec.structs.replace(card, parsers=listing.parsers()),
+    )

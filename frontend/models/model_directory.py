@@ -179,6 +179,21 @@ class ModelDirectory:
         self._pace.use()
         return tuple(self._named.values())
 
+    def templates(self) -> dict[str, str | None]:
+        """The chat templates of the models whose tokenizers are loaded, by the model's name."""
+        texts = {
+            card.name: task.result()
+            for card in self._cards.values()
+            if (task := self._texts.get(card.tokenizer_hash)) is not None
+            and task.done()
+            and not task.cancelled()
+            and task.exception() is None
+        }
+        return {
+            name: None if text.chat_template is None else text.chat_template.source
+            for name, text in texts.items()
+        }
+
     def refusal(self, card: ModelCard) -> ServiceUnavailable | None:
         """The error of a request for a model that nobody serves, nor is about to."""
         self._pace.use()

@@ -14,9 +14,8 @@ from frontend.fields.request_body import convert, rid_of_body
 from frontend.inference.inference import Aborted, Inference
 from frontend.inference.tokenizing import Tokenizing
 from frontend.jobs.job import Caller
-from frontend.models.model_directory import ModelDirectory
 from frontend.routes.load_routes import LoadRoutes
-from frontend.routes.model_object import model_list
+from frontend.routes.model_object import ModelListing
 from frontend.stored.batches.batches import Batches
 from frontend.stored.erasing.erasing_service import ErasingService
 from frontend.stored.files.files import Files
@@ -67,7 +66,7 @@ class NatsEndpoints:
         responses: Responses,
         batches: Batches,
         files: Files,
-        models: ModelDirectory,
+        listing: ModelListing,
         tokenizing: Tokenizing,
         loads: LoadRoutes,
         erasing: ErasingService,
@@ -76,7 +75,7 @@ class NatsEndpoints:
         self._responses = responses
         self._batches = batches
         self._files = files
-        self._models = models
+        self._listing = listing
         self._tokenizing = tokenizing
         self._loads = loads
         self._erasing = erasing
@@ -164,7 +163,7 @@ class NatsEndpoints:
         return encode_json(await self._erasing.erase(rid_of_body(body), caller))
 
     async def _list_models(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return model_list(self._models)
+        return self._listing.all()
 
     async def _tokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
         return await self._tokenizing.tokenize(body, caller)

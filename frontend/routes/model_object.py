@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, Self
 
 from msgspec import UNSET, UnsetType
 
 from frontend.fields.sampling_fields import sampling_defaults
 from frontend.models.model_directory import ModelDirectory, NamedModel
+from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.text.event_writer import encode_json
 from frontend.text.wire_struct import Count, WireStruct
 from shared.catalog.model_status import ModelStatus
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.reply import ScoreMethod
+from shared.protocol.role_cards import ChosenParser, ChosenParsers
 
 Task = Literal["generate", "embed", "score"]
 
@@ -25,6 +28,17 @@ class SamplingDefaults(WireStruct, frozen=True, kw_only=True):
     top_k: float
     min_p: float
     repetition_penalty: float
+
+
+class Parser(WireStruct, frozen=True, kw_only=True):
+    """What tells tool calls, or reasoning, from content."""
+
+    name: str | None  # as --tool-parser and --reasoning-parser have it
+    because: str
+
+    @classmethod
+    def of(cls, chosen: ChosenParser) -> Self:
+        return cls(name=chosen.name or None, because=chosen.because)
 
 
 class Model(WireStruct, frozen=True, kw_only=True):
@@ -46,6 +60,8 @@ class Model(WireStruct, frozen=True, kw_only=True):
     quantization: str | UnsetType = UNSET  # in what its weights are stored, where in few bits
     num_weight_bytes: Count | UnsetType = UNSET  # on disk
     kv_dtype: str | UnsetType = UNSET  # of keys and values, where in fewer bits than the model's
+    tool_parser: Parser | UnsetType = UNSET  # of chats, once the frontend has read the tokenizer
+    reasoning_parser: Parser | UnsetType = UNSET
 
 
 class ModelList(WireStruct, frozen=True, kw_only=True):
@@ -55,16 +71,39 @@ class ModelList(WireStruct, frozen=True, kw_only=True):
     data: list[Model]
 
 
-def model_list(models: ModelDirectory) -> bytes:
-    """OpenAI's list of models."""
-    data = [
-        model_object(each, use_model_defaults=models.use_model_defaults) for each in models.named()
-    ]
-    return encode_json(ModelList(object="list", data=data))
+class ModelListing:
+    """The models, as a frontend with these parsers sees them."""
+
+    def __init__(self, models: ModelDirectory, styles: AnswerStyles) -> None:
+        self._models = models
+        self._styles = styles
+
+    def all(self) -> bytes:
+        """OpenAI's list of models."""
+        parsers = self.parsers()
+        data = [self._object(each, parsers) for each in self._models.named()]
+        return encode_json(ModelList(object="list", data=data))
+
+    async def one(self, name: str) -> bytes:
+        """Raises ModelNotFound or ServiceUnavailable."""
+        return encode_json(self._object(await self._models.find(name), self.parsers()))
+
+    def parsers(self) -> dict[str, ChosenParsers]:
+        """By model, of those whose tokenizers have been read."""
+        return {
+            name: self._styles.chosen(template)
+            for name, template in self._models.templates().items()
+        }
+
+    def _object(self, model: NamedModel, parsers: Mapping[str, ChosenParsers]) -> Model:
+        chosen = parsers.get(model.card.name) if model.card.can_generate else None
+        return model_object(model, chosen, use_model_defaults=self._models.use_model_defaults)
 
 
-def model_object(model: NamedModel, *, use_model_defaults: bool) -> Model:
-    """One of them."""
+def model_object(
+    model: NamedModel, chosen: ChosenParsers | None, *, use_model_defaults: bool
+) -> Model:
+    """One of them. `chosen`: None where that is not known, or nothing is generated."""
     card, adapter, status = model
     defaults = sampling_defaults(card, use_model_defaults=use_model_defaults)
     return Model(
@@ -82,6 +121,8 @@ def model_object(model: NamedModel, *, use_model_defaults: bool) -> Model:
         quantization=card.stored_format or UNSET,
         num_weight_bytes=card.num_weight_bytes or UNSET,
         kv_dtype=card.kv_dtype or UNSET,
+        tool_parser=UNSET if chosen is None else Parser.of(chosen.tools),
+        reasoning_parser=UNSET if chosen is None else Parser.of(chosen.reasoning),
     )
 
 

@@ -9,17 +9,15 @@ from starlette.responses import Response
 
 from frontend.http.error_response import json_response
 from frontend.jobs.job import Caller
-from frontend.models.model_directory import ModelDirectory
 from frontend.routes.api_route import MODEL_PATHS, ApiRoute
-from frontend.routes.model_object import model_list, model_object
-from frontend.text.event_writer import encode_json
+from frontend.routes.model_object import ModelListing
 
 
 class ModelRoutes:
     """Handlers of the HTTP surface."""
 
-    def __init__(self, models: ModelDirectory) -> None:
-        self._models = models
+    def __init__(self, listing: ModelListing) -> None:
+        self._listing = listing
 
     def routes(self) -> Sequence[ApiRoute]:
         return [
@@ -28,9 +26,7 @@ class ModelRoutes:
         ]
 
     async def _list(self, request: Request, caller: Caller) -> Response:
-        return json_response(model_list(self._models))
+        return json_response(self._listing.all())
 
     async def _get(self, request: Request, caller: Caller) -> Response:
-        model = await self._models.find(request.path_params["name"])
-        use_defaults = self._models.use_model_defaults
-        return json_response(encode_json(model_object(model, use_model_defaults=use_defaults)))
+        return json_response(await self._listing.one(request.path_params["name"]))

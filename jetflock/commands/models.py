@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from frontend.parsers.chosen import chosen_parsers
 from jetflock.command_line.output import print_json, print_table
 from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
@@ -30,16 +31,26 @@ from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, NotFound
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import WorkerCard
+from shared.protocol.role_cards import ChosenParsers, WorkerCard
 from shared.snapshot.cluster_reader import ClusterReader
 
 _NAME = "jetflock models"
 _SUMMARY = """\
 List the models: whether they are served, revision, context, format of its weights, tasks,
-adapters, workers by state.
+adapters, what tells tool calls and reasoning from content, workers by state.
 
 With MODEL, a folder or a hub id that was fetched, what that would be served as."""
-_COLUMNS = ("model", "status", "revision", "context", "weights", "tasks", "adapters", "workers")
+_COLUMNS = (
+    "model",
+    "status",
+    "revision",
+    "context",
+    "weights",
+    "tasks",
+    "adapters",
+    "parsers",
+    "workers",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +104,7 @@ async def _served(config: ModelsConfig) -> list[dict[str, Any]]:
             card,
             seen.heartbeats.standing(card).status.value,
             [each for each in seen.workers if each.pool == card.pool],
+            [role.parsers[card.name] for role in seen.roles if card.name in role.parsers],
         )
         for card in seen.models
     ]
@@ -106,10 +118,18 @@ def _would_be(model: str) -> dict[str, Any]:
     files = ModelFiles.read(local_checkpoint(path))
     if weight_files(files.path):
         check_served_weights(files.path)
-    return _facts(files.card(served_name(model), files.tokenizer_bundle()), "not served", ())
+    bundle = files.tokenizer_bundle()
+    parsers = chosen_parsers(bundle.chat_template)
+    return _facts(files.card(served_name(model), bundle), "not served", (), [parsers])
 
 
-def _facts(card: ModelCard, status: str, workers: Sequence[WorkerCard]) -> dict[str, Any]:
+def _facts(
+    card: ModelCard,
+    status: str,
+    workers: Sequence[WorkerCard],
+    parsers: Sequence[ChosenParsers],
+) -> dict[str, Any]:
+    """`parsers`: those of each frontend."""
     states = [worker.state.value for worker in workers]
     return {
         "model": card.name,
@@ -121,7 +141,21 @@ def _facts(card: ModelCard, status: str, workers: Sequence[WorkerCard]) -> dict[
         "kv_dtype": card.kv_dtype,
         "tasks": _tasks(card),
         "adapters": [adapter.name for adapter in card.adapters],
+        "parsers": _parsers(card, parsers),
         "workers": {state: states.count(state) for state in sorted(set(states))},
+    }
+
+
+def _parsers(card: ModelCard, chosen: Sequence[ChosenParsers]) -> dict[str, list[dict[str, Any]]]:
+    """By what they tell from content, each with the reason; several where frontends differ."""
+    if not card.can_generate:
+        return {}
+    return {
+        kind: [
+            {"name": each.name or None, "because": each.because}
+            for each in dict.fromkeys(getattr(both, kind) for both in chosen)
+        ]
+        for kind in ("tools", "reasoning")
     }
 
 
@@ -136,9 +170,15 @@ def _tasks(card: ModelCard) -> list[str]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict) and "tools" in value:
+        return ", ".join(_named(kind, each) for kind, some in value.items() for each in some)
     if isinstance(value, dict):
         return ", ".join(f"{num} {state}" for state, num in value.items()) or "none"
     return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _named(kind: str, parser: dict[str, Any]) -> str:
+    return f"{kind}: {parser['name'] or 'none'} ({parser['because']})"
 
 
 PROGRAM = Program(name=_NAME, summary=_SUMMARY, main=main, commands={"forget": forget})

@@ -131,6 +131,20 @@ PoolEvent: TypeAlias = WorkerEvent | ScaleEvent
 SUPERVISOR = "supervisor"  # role of what starts workers: `jetflock serve`, `jetflock autoscale`
 
 
+class ChosenParser(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What tells one kind of text from content."""
+
+    name: str  # "": none
+    because: str  # in words for people
+
+
+class ChosenParsers(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a frontend reads the answers of one model."""
+
+    tools: ChosenParser
+    reasoning: ChosenParser
+
+
 class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """Heartbeat of a frontend, a detokenizer or a supervisor in the KV bucket `roles`."""
 
@@ -143,6 +157,7 @@ class RoleCard(msgspec.Struct, frozen=True, omit_defaults=True):
     pool: str = ""  # of a supervisor: whose workers it starts
     failure: str = ""  # of a supervisor: the last words of workers that die before they are ready
     level: int = 1  # the highest feature level that it knows
+    parsers: dict[str, ChosenParsers] = {}  # of a frontend: by model, of those that it has read
 
 
 class LevelRecord(msgspec.Struct, frozen=True, omit_defaults=True):

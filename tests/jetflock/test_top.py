@@ -57,6 +57,7 @@ async def test_a_program_gets_a_table_or_json(shared_stack: RoleStack) -> None:
     assert (model["model"], model["workers"]) == (MODEL_NAME, {"ready": 1})
     [would_be] = json.loads(await run(shared_stack, "models", str(DEMO_MODEL), "--json"))
     assert would_be["revision"] == model["revision"]
+    assert would_be["parsers"]["tools"][0]["name"] == "json"
 
 
 @pytest.mark.integration

@@ -11,11 +11,13 @@ from frontend.models.model_directory import ServedModel
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.tagged_calls import param_kinds
 from frontend.parsers.calls.tool_parser import ToolParser
+from frontend.parsers.chosen import chosen_parsers
 from frontend.parsers.plug_in import chosen_reasoning_parser, chosen_tool_parser
 from frontend.parsers.reasoning import ReasoningParser
 from frontend.surfaces.tools.tool_fields import ToolUse
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import AnswerFormat, ParamKind
+from shared.protocol.role_cards import ChosenParsers
 
 MAX_KINDS = 2048  # parameters whose kinds travel with every record of the request
 MAX_KIND_BYTES = 64 * 1024  # of their names
@@ -31,6 +33,16 @@ class AnswerStyles:
         self._reads_templates = reasoning_parser == "auto"
         has_own = reasoning_parser not in ("auto", "none")
         self._reasoning_parser = chosen_reasoning_parser(reasoning_parser) if has_own else None
+
+    def chosen(self, template: str | None) -> ChosenParsers:
+        """For a model whose chat template has this source; None: it has none."""
+        own = self._reasoning_parser
+        reasoning = "none" if own is None else own.name
+        return chosen_parsers(
+            template,
+            None if self._tool_parser is None else self._tool_parser.name,
+            "auto" if self._reads_templates else reasoning,
+        )
 
     def tools(self, template: ChatTemplate) -> ToolParser:
         """Raises UnsupportedParameter."""
