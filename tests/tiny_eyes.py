@@ -45,6 +45,11 @@ class TinyEyes(NamedTuple):
         return getattr(module, self.processor)(**self.values)
 
 
+_QWEN3_TOWER = _QWEN_TOWER | {
+    "hidden_size": 16,
+    "deepstack_visual_indexes": [0, 2],
+    "num_position_embeddings": 36,
+}
 _QWEN_PROCESSOR = ("Qwen2VLImageProcessorPil", "qwen2_vl.image_processing_pil_qwen2_vl")
 
 EYES: dict[str, TinyEyes] = {
@@ -57,6 +62,12 @@ EYES: dict[str, TinyEyes] = {
     "qwen2_5_vl": TinyEyes(
         "qwen2_5_vl",
         {"vision_config": _QWEN_TOWER | {"hidden_size": 16}, **_QWEN_IDS},
+        *_QWEN_PROCESSOR,
+        {"patch_size": 4, "min_pixels": 64, "max_pixels": 64 * 40},
+    ),
+    "qwen3_vl": TinyEyes(
+        "qwen3_vl",
+        {"vision_config": _QWEN3_TOWER, **_QWEN_IDS},
         *_QWEN_PROCESSOR,
         {"patch_size": 4, "min_pixels": 64, "max_pixels": 64 * 40},
     ),

@@ -18,6 +18,7 @@ WHOLE_FAMILIES: Mapping[str, ReadSight] = {"LlavaForConditionalGeneration": llav
 TOWER_FAMILIES: Mapping[str, ReadSight] = {
     "Qwen2VLForConditionalGeneration": qwen_vl_sight,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_sight,
+    "Qwen3VLForConditionalGeneration": qwen_vl_sight,
 }
 
 

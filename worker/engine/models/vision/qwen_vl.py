@@ -1,4 +1,4 @@
-"""The towers of Qwen2-VL and 2.5."""
+"""The towers of Qwen2-VL, 2.5 and 3."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ def qwen_vl_features(model: Any, image: torch.Tensor) -> torch.Tensor:
     patches, grid = qwen_vl_patches(model.config.vision_config, image)
     (features,) = model.get_image_features(patches, image_grid_thw=grid).pooler_output
     return torch.Tensor(features[None])
+
+
+def qwen3_vl_features(model: Any, image: torch.Tensor) -> torch.Tensor:
+    """[3, height, width] -> [1 + num_deep, num_features, hidden_size]: the first layers of the text
+    add what some layers of the tower saw.
+    """
+    patches, grid = qwen_vl_patches(model.config.vision_config, image)
+    seen = model.get_image_features(patches, image_grid_thw=grid)
+    (features,) = seen.pooler_output
+    return torch.stack([features, *(deep for (deep,) in seen.deepstack_features)])
 
 
 def qwen_vl_patches(vision: Any, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

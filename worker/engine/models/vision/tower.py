@@ -18,7 +18,7 @@ from worker.engine.formats.stored_checkpoint import check_unread
 from worker.engine.models.dummy_weights import fill_parameters
 from worker.engine.models.transformers_config import MODEL_ERRORS, read_hf_config
 from worker.engine.models.vision.image_norm import ImageNorm
-from worker.engine.models.vision.qwen_vl import qwen_vl_features
+from worker.engine.models.vision.qwen_vl import qwen3_vl_features, qwen_vl_features
 from worker.engine.models.vision.tower_config import TowerConfig
 from worker.engine_link.engine_config import LoadFormat
 
@@ -28,6 +28,7 @@ Features: TypeAlias = Callable[[Any, torch.Tensor], torch.Tensor]
 TOWERS: Mapping[str, Features] = {
     "Qwen2VLForConditionalGeneration": qwen_vl_features,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_features,
+    "Qwen3VLForConditionalGeneration": qwen3_vl_features,
 }
 _NUM_WORDS = 8  # in the embeddings of a text that nobody reads
 _QUANTIZED = "in a tower: only towers of 16 or 32 bits are supported"
@@ -42,7 +43,7 @@ class Tower:
         self._norm = ImageNorm.of(sight, torch.device("cpu"))
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] uint8 -> [1, num_features, hidden_size]."""
+        """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]."""
         image = self._norm.apply(pixels).to(self._model.dtype)
         return self._features(self._model, image)
 

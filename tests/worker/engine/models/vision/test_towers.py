@@ -22,12 +22,16 @@ from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine import images
 from worker.engine.models.registry import read_model_config
+from worker.engine.models.vision.tower import Tower
 from worker.engine_link.engine_messages import AddRequest, RunImage
 
 NUM_NEW = 8
 _OF_16 = {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
-NATIVE: dict[str, dict[str, Any]] = {"qwen2_5_vl": _OF_16 | {"rope_parameters": _MROPE}}
+NATIVE: dict[str, dict[str, Any]] = {
+    "qwen2_5_vl": _OF_16 | {"rope_parameters": _MROPE},
+    "qwen3_vl": {},
+}
 MAX_ERROR = 1e-4  # relative
 A, B, C = random_pixels(1, 40, 23), random_pixels(2, 9, 50), random_pixels(3, 200, 210)
 TEXT, TAIL = random_prompt(21, seed=1), random_prompt(9, seed=2)
@@ -184,13 +188,29 @@ def test_a_size_that_no_image_has_is_refused(seeing: Seeing) -> None:
     assert message == "image 0 has 7 x 5 pixels, as none of the model's"
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 def test_axes_matter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeing = Seeing(tmp_path, name)
     monkeypatch.setattr(images, "axis_positions", lambda _: None)
     rig = Rig(seeing.path)
     output = rig.run(seeing.add(3, STORIES[3]))[3]
     assert seeing.error(rig, 3, STORIES[3], output) > 1e-2
+
+
+def test_what_deep_layers_saw_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeing = Seeing(tmp_path, "qwen3_vl")
+    rig = Rig(seeing.path)
+    compute = tower_of(rig).image_features
+    monkeypatch.setattr(tower_of(rig), "image_features", lambda pixels: compute(pixels)[:1])
+    output = rig.run(seeing.add(1, STORIES[1]))[1]
+    assert seeing.error(rig, 1, STORIES[1], output) > 1e-2
+
+
+def tower_of(rig: Rig) -> Tower:
+    encoder = rig.runner._runner._image_encoder
+    assert encoder is not None
+    assert isinstance(encoder._tower, Tower)
+    return encoder._tower
 
 
 @needs_bfloat16
