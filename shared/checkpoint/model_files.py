@@ -51,6 +51,7 @@ _DEFAULT_LIMITS = {
     "repetition_penalty": (0.01, 10.0),
 }
 _SAMPLE_BYTES = 1 << 20
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 
 
@@ -269,8 +270,14 @@ class ModelFiles:
     @property
     def _format(self) -> str:
         if self.made_format is not None:
-            return made_format(self.made_format)
+            told = made_format(self.made_format)
+            return f"experts {told}" if self._is_mixture else told
         return stored_format(self.path, self.config)
+
+    @property
+    def _is_mixture(self) -> bool:
+        """Of experts: they alone are made codes."""
+        return any(self._text_config.get(key) for key in _EXPERT_KEYS)
 
     @property
     def _can_generate(self) -> bool:

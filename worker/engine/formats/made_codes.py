@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
@@ -18,19 +19,33 @@ CODE_BITS: Mapping[MadeFormat, float] = {
     "fp8": bits_in_codes(8, None),
 }
 _MAX_INT8, _MAX_INT4, _MAX_FLOAT8 = 127.0, 15.0, 448.0
-_PROJECTION = "_proj.weight"
+_PROJECTION, _EXPERTS = "_proj.weight", ".experts."
 
 
-def is_quantized_when_made(name: str) -> bool:
-    """Projections are. Embeddings, heads and norms stay as they are stored: they are read by row,
-    or few.
+def is_quantized_when_made(name: str, *, experts_alone: bool = False) -> bool:
+    """Projections are; of a mixture those of its experts, shared ones not among them. Embeddings,
+    heads and norms stay as they are stored: they are read by row, or few.
     """
+    if experts_alone:
+        return _EXPERTS in name and not name.endswith("bias")
     return name.endswith(_PROJECTION)
 
 
 def make_codes(kind: MadeFormat, weight: torch.Tensor) -> ScaledWeight:
-    """The codes of a weight [out_features, in_features] in float32, the same on every machine."""
-    return _MAKERS[kind](weight)
+    """The codes of a weight [out_features, in_features] in float32, or of experts with such, the
+    same on every machine.
+    """
+    if weight.ndim == 2:
+        return _MAKERS[kind](weight)
+    first, *_ = parts = [_MAKERS[kind](each) for each in weight]
+    return replace(
+        first,
+        codes=torch.stack([part.codes for part in parts]),
+        scales=torch.stack([part.scales for part in parts]),
+        zeros=None
+        if first.zeros is None
+        else torch.stack([part.zeros for part in parts if part.zeros is not None]),
+    )
 
 
 def _int8(weight: torch.Tensor) -> ScaledWeight:

@@ -19,7 +19,7 @@ from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
-from worker.engine.loading import determinism, recurrent_limits
+from worker.engine.loading import determinism, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.decoder_config import DecoderConfig
@@ -139,7 +139,7 @@ class CpuLoader:
             return on_cpu
         return on_cpu._replace(
             num_weight_bytes=_num_other_bytes(setup, model) + experts.num_bytes,
-            coded_share=experts.num_coded / setup.config.num_parameters,
+            coded_share=experts.num_coded / _num_told_values(setup.config),
         )
 
     def _load_eyes(
@@ -169,6 +169,11 @@ class CpuLoader:
         return KVCachePool(group, num_kv_pages(self._site.config, group.bytes_per_token))
 
 
+def _num_told_values(model: ModelConfig) -> int:
+    """Of the weights whose format is told: where codes are made, of experts alone."""
+    return model.num_parameters if model.made_format is None else model.num_expert_values
+
+
 def _num_other_bytes(setup: ModelSetup, model: Model) -> int:
     """Of what is not experts."""
     if isinstance(model, TransformersModel):
@@ -184,6 +189,7 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     config, model, dtype = site.config, setup.config, setup.dtype
     _check_int8_kv(config, setup)
     recurrent_limits.check_on_cpu(config, model)
+    made_limits.check_on_cpu(config, model, dtype)
     may_be_native = may_choose_native(config, model, dtype)
     may_have_experts = may_choose_native_experts(config, model, dtype)
     in_codes = may_be_native or may_have_experts
@@ -194,6 +200,7 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     if config.kv_dtype == "int8" and not is_native:
         raise _no_int8_kv("it cannot be built here, as the log says")
     experts = choose_expert_library(config) if may_have_experts else None
+    made_limits.check_library(model, is_there=experts is not None)
     if in_codes and library is None and experts is None:
         check_memory(config, model, dtype, setup.max_context_len)
     determinism.check_on_cpu(config, model, dtype, is_native=is_native)

@@ -14,7 +14,13 @@ from worker.engine.cuda.tensor_parallel.rank_config import rank_config
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.loading import determinism, latent_limits, recurrent_limits, vision_limits
+from worker.engine.loading import (
+    determinism,
+    latent_limits,
+    made_limits,
+    recurrent_limits,
+    vision_limits,
+)
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
@@ -36,6 +42,7 @@ class GpuLoader:
         """Raises ConfigError."""
         recurrent_limits.check_on_gpu(setup.config)
         latent_limits.check_on_gpu(setup.config)
+        made_limits.check_on_gpu(setup.config)
         determinism.check_on_gpu(self._site.config, setup.config)
         loaded = load_on_gpu(self._site, setup)
         return LoadedModel(

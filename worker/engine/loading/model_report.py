@@ -16,7 +16,7 @@ from shared.errors import ConfigError
 from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_limits import available_memory_bytes
-from worker.engine.loading import latent_limits, recurrent_limits
+from worker.engine.loading import latent_limits, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.stored_weights import remark_on_stored_weights
 from worker.engine.models.decoder_config import DecoderConfig
@@ -95,6 +95,7 @@ def report_on_gpu(
     try:
         recurrent_limits.check_on_gpu(model)
         latent_limits.check_on_gpu(model)
+        made_limits.check_on_gpu(model)
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
     share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())

@@ -14,7 +14,8 @@ from worker.engine.models.model_config import ModelConfig
 def weights_format(model: ModelConfig, dtype: torch.dtype) -> str:
     """In few words, for people: "bfloat16", "gptq 4-bit" or "fp8 by channel, made when loaded"."""
     if model.made_format is not None:
-        return made_format(model.made_format)
+        told = made_format(model.made_format)
+        return f"experts {told}" if model.num_expert_values else told
     return model.quantization or _name(dtype)
 
 
@@ -27,7 +28,8 @@ def remark_on_stored_weights(
     are loaded.
     """
     if model.made_format is not None:
-        told = f"weights are {made_format(model.made_format)}"
+        what = "experts" if model.num_expert_values else "weights"
+        told = f"{what} are {made_format(model.made_format)}"
         return f"{told} and {_computed(dtype, coded_share, 'such')}"
     if not model.quantization:
         return ""

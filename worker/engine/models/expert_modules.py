@@ -70,6 +70,7 @@ class PlacedExperts:
     """Modules of a model whose place ours take, and where each finds its weights."""
 
     sources: Mapping[str, ExpertSource]  # by the names of the modules
+    num_left: int = 0  # modules of such experts without a source
 
     @classmethod
     def of(
@@ -80,13 +81,17 @@ class PlacedExperts:
             return cls({})
         with torch.device("meta"):
             model = make_model(copy.deepcopy(hf_config), dtype)
-        found = {}
+        found, num_left = {}, 0
         for name, module in model.named_modules():
-            match = _LAYER.match(name)
-            if match is None or int(match[1]) not in sources or gate_of(module) is None:
+            if gate_of(module) is None:
                 continue
-            found[name] = sources[int(match[1])]
-        return cls(found)
+            match = _LAYER.match(name)
+            source = None if match is None else sources.get(int(match[1]))
+            if source is None:
+                num_left += 1
+            else:
+                found[name] = source
+        return cls(found, num_left)
 
     def put_into(self, model: torch.nn.Module) -> None:
         """Before it has weights."""

@@ -92,14 +92,22 @@ class CheckpointReader:
 
 
 class QuantizingReader:
-    """A `CodeReader` that makes codes of the projections of another one's.
+    """A `CodeReader` that makes codes of the projections of another one's, or of experts alone.
 
     They are made of what is stored, before it is rounded to the model's dtype: so all workers have
     the same codes.
     """
 
-    def __init__(self, reader: CodeReader, made_format: MadeFormat, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        reader: CodeReader,
+        made_format: MadeFormat,
+        dtype: torch.dtype,
+        *,
+        experts_alone: bool,
+    ) -> None:
         self._reader = reader
+        self._experts_alone = experts_alone
         self._made_format = made_format
         self._dtype = dtype
 
@@ -115,7 +123,7 @@ class QuantizingReader:
         return self._reader.has(name)
 
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
-        if not is_quantized_when_made(name):
+        if not is_quantized_when_made(name, experts_alone=self._experts_alone):
             return None
         weight = self._reader.read_as(torch.float32, name, *shape)
         return make_codes(self._made_format, weight.cpu())

@@ -37,7 +37,8 @@ class ModelConfig:
     sight: SightCard | None = None  # None: it takes no images
     tower: TowerConfig | None = None  # None: it has none, or the model is computed with it
     quantization: str = ""  # of the stored weights, for people; empty: there is none
-    made_format: MadeFormat | None = None  # of its projections, from the time they are loaded
+    # Of its projections, from the time they are loaded; of a mixture of its experts alone.
+    made_format: MadeFormat | None = None
     # Of a projection's value, scales included, where our C++ multiplies codes; None: it has none.
     code_bits: float | None = None
     num_expert_values: int = 0  # of weights that our C++ can multiply in their codes by themselves

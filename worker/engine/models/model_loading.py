@@ -80,7 +80,8 @@ def open_weights(
         if config.made_format is None:
             yield reader
         else:
-            yield QuantizingReader(reader, config.made_format, dtype)
+            experts_alone = config.num_expert_values > 0
+            yield QuantizingReader(reader, config.made_format, dtype, experts_alone=experts_alone)
 
 
 @contextmanager

@@ -183,18 +183,24 @@ def _to_be_made(path: Path, model: ModelConfig, wanted: MadeFormat) -> ModelConf
     """Raises ConfigError where that would spoil the model, or nothing would be won by it."""
     if model.quantization:
         raise _already_quantized(path, model.quantization, wanted)
-    if not isinstance(model, DecoderConfig):
+    if (obstacle := _obstacle_to_making(path, model)) is not None:
         raise ConfigError(
-            f"quantization={wanted} is not possible with {model.architecture}: it is computed by "
-            "transformers in 16 bits, so that nothing would be saved; leave it out"
-        )
-    if model.beyond_llama is not None:
-        raise ConfigError(
-            f"quantization={wanted} is not possible with {model.architecture}: "
-            f"{model.beyond_llama} is computed by torch in 16 bits, so that nothing would be "
-            "saved; leave it out"
+            f"quantization={wanted} is not possible with {model.architecture}: {obstacle} in 16 "
+            "bits, so that nothing would be saved; leave it out"
         )
     return dataclasses.replace(model, made_format=wanted, code_bits=CODE_BITS[wanted])
+
+
+def _obstacle_to_making(path: Path, model: ModelConfig) -> str | None:
+    """What of it would be computed in 16 bits; nothing of experts, which stand by themselves."""
+    if model.num_expert_values > 0:
+        is_read_whole = holds_gguf(path) and not isinstance(model, DecoderConfig)
+        return "experts of GGUF files are computed" if is_read_whole else None
+    if not isinstance(model, DecoderConfig):
+        return "it is computed by transformers"
+    if model.beyond_llama is not None:
+        return f"{model.beyond_llama} is computed by torch"
+    return None
 
 
 def _already_quantized(path: Path, name: str, wanted: MadeFormat) -> ConfigError:

@@ -10,7 +10,9 @@ from typing import Protocol
 
 import torch
 
+from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
+from worker.engine.formats.made_codes import make_codes
 from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint
 from worker.engine.models.decoder_weights import Projection
@@ -50,9 +52,15 @@ class SingleExperts:
     num_experts: int
     experts: str  # what all names begin with
     parts: tuple[str, str, str]
+    made_format: MadeFormat | None  # of those that are stored in numbers
 
     @classmethod
-    def of(cls, checkpoint: StoredCheckpoint, names: frozenset[str]) -> SingleExperts | None:
+    def of(
+        cls,
+        checkpoint: StoredCheckpoint,
+        names: frozenset[str],
+        made_format: MadeFormat | None,
+    ) -> SingleExperts | None:
         """None where they are not whole experts of one kind."""
         found = [match for match in map(_ONE.fullmatch, names) if match]
         starts, parts = {each["experts"] for each in found}, {each["part"] for each in found}
@@ -62,7 +70,7 @@ class SingleExperts:
             return None
         if any(int(each["idx"]) >= num_experts for each in found):
             return None
-        return cls(checkpoint, names, num_experts, starts.pop(), kind)
+        return cls(checkpoint, names, num_experts, starts.pop(), kind, made_format)
 
     def read(self) -> Iterator[ExpertWeights]:
         for idx in range(self.num_experts):
@@ -72,7 +80,10 @@ class SingleExperts:
     def _weight(self, idx: int, part: str) -> Weight:
         name = f"{self.experts}.{idx}.{part}.weight"
         codes = self.checkpoint.codes(name)
-        return self.checkpoint.read(name, torch.bfloat16) if codes is None else codes
+        if codes is not None:
+            return codes
+        weight = self.checkpoint.read(name, torch.bfloat16)
+        return weight if self.made_format is None else make_codes(self.made_format, weight.float())
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +136,10 @@ class StackedExperts:
         return replace(codes, is_turned=False), bias
 
 
-def find_experts(checkpoint: StoredCheckpoint) -> Mapping[int, ExpertSource]:
-    """Those with weights in codes, by layer."""
+def find_experts(
+    checkpoint: StoredCheckpoint, made_format: MadeFormat | None
+) -> Mapping[int, ExpertSource]:
+    """Those with weights in codes, by layer, or those of which codes are to be made."""
     singles: dict[int, set[str]] = defaultdict(set)
     coded: set[int] = set()
     found: dict[int, ExpertSource] = {}
@@ -134,14 +147,14 @@ def find_experts(checkpoint: StoredCheckpoint) -> Mapping[int, ExpertSource]:
         if match := _ONE.fullmatch(name):
             layer = int(match["layer"])
             singles[layer].add(name)
-            if name in checkpoint.heads.quantized:
+            if made_format is not None or name in checkpoint.heads.quantized:
                 coded.add(layer)
         elif name in checkpoint.heads.quantized and (match := STACKED.fullmatch(name)):
             stacked = StackedExperts.of(checkpoint, match["experts"])
             if stacked is not None:
                 found[int(match["layer"])] = stacked
     for layer in coded:
-        single = SingleExperts.of(checkpoint, frozenset(singles[layer]))
+        single = SingleExperts.of(checkpoint, frozenset(singles[layer]), made_format)
         if single is not None:
             found[layer] = single
     return found

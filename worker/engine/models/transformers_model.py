@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
 from shared.protocol.sight_card import SightCard
@@ -181,6 +182,7 @@ def load_transformers_model(
             device,
             attention=attention_names(config.hf_config),
             experts=experts,
+            made_format=config.made_format,
         )
     try:
         return TransformersModel(model, max_context_len, config.sight)
@@ -199,8 +201,10 @@ def load_pretrained(
     attention: str | dict[str, str],
     options: Mapping[str, bool] = MappingProxyType({}),
     experts: ExpertProducts | None = None,
+    made_format: MadeFormat | None = None,
 ) -> Any:
     """Each tensor is read once, into its place; `options` are what its class is made with.
+    `made_format`: what those experts are to be made that are stored in 16 bits.
 
     Raises ConfigError.
     """
@@ -213,8 +217,11 @@ def load_pretrained(
         with open_checkpoint(model_path) as checkpoint, _progress(on_progress):
             placed = PlacedExperts({})
             if experts is not None:
-                placed = PlacedExperts.of(hf_config, dtype, find_experts(checkpoint))
-            maker, weights = _weights(checkpoint, auto_model, hf_config, model_path, dtype)
+                found = find_experts(checkpoint, made_format)
+                placed = PlacedExperts.of(hf_config, dtype, found)
+                _check_made(model_path, placed, made_format)
+            source = auto_model, hf_config, model_path, dtype
+            maker, weights = _weights(checkpoint, *source, is_given=bool(placed.sources))
             model, loading = placed.maker(maker).from_pretrained(
                 **placed.without(weights),
                 config=copy.deepcopy(hf_config),
@@ -247,11 +254,14 @@ def _weights(
     hf_config: Any,
     model_path: Path,
     dtype: torch.dtype,
+    *,
+    is_given: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    """Transformers reads the files itself, or is given what it cannot read, or not by these names:
-    then the class of the model must be named, for transformers finds it by a path alone.
+    """Transformers reads the files itself, or is given what it cannot read, not by these names, or
+    not all of it: then the class of the model must be named, for transformers finds it by a path
+    alone.
     """
-    if not checkpoint.heads.quantized and not checkpoint.is_renamed:
+    if not checkpoint.heads.quantized and not checkpoint.is_renamed and not is_given:
         return auto_model, {"pretrained_model_name_or_path": model_path}
     import transformers
 
@@ -259,6 +269,15 @@ def _weights(
     weights = {name: _LazyWeight(checkpoint, name, dtype) for name in names}
     maker = getattr(transformers, hf_config.architectures[0])
     return maker, {"pretrained_model_name_or_path": None, "state_dict": weights}
+
+
+def _check_made(model_path: Path, placed: PlacedExperts, made_format: MadeFormat | None) -> None:
+    """Raises ConfigError where codes are to be made of experts that only transformers can read."""
+    if made_format is not None and (placed.num_left or not placed.sources):
+        raise ConfigError(
+            f"quantization={made_format} is not possible with {model_path}: it does not store each "
+            "weight of each expert by itself; leave it out"
+        )
 
 
 class _LazyWeight:

@@ -119,7 +119,8 @@ def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
 
 
 def layers_with_experts(rig: Rig) -> list[Any]:
-    return [each for each in rig.decoder._layers if isinstance(each._mlp, ExpertMlp)]
+    layers: list[Any] = list(rig.decoder._layers)
+    return [each for each in layers if isinstance(each._mlp, ExpertMlp)]
 
 
 def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""Codes that are made of experts alone when a mixture in 16 bits is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, get_args
+
+import gguf
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_options import ModelOptions
+from shared.checkpoint.stored_format import MadeFormat
+from shared.errors import ConfigError
+from tests.gguf_files import matrices_as, stored_folder, write_gguf
+from tests.worker.engine.formats.test_experts import (
+    SHAPES,
+    coded_experts,
+    first_logits,
+    layers_with_experts,
+    ready,
+    save_deepseek,
+    save_gpt_oss,
+    save_lfm2,
+    save_one_by_one,
+)
+from tests.worker.engine.native.test_native import needs_bfloat16
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine_fakes import make_add
+from worker.engine.formats.made_codes import make_codes
+from worker.engine.loading import made_limits
+from worker.engine.loading.memory_check import weight_bytes
+from worker.engine.models.registry import read_model_config
+from worker.engine.native.native_experts import NativeLayer
+
+KINDS: tuple[MadeFormat, ...] = get_args(MadeFormat)
+QWEN: dict[str, Any] = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
+
+
+def save_made(source: Path, target: Path, kind: MadeFormat) -> Path:
+    """What the codes of its experts stand for, in float32."""
+    shutil.copytree(source, target)
+    tensors = {
+        name: make_codes(kind, tensor.float()).dense(torch.float32)
+        if ".experts." in name
+        else tensor.float()
+        for name, tensor in load_file(source / "model.safetensors").items()
+    }
+    assert any(".experts." in name for name in tensors)
+    save_file(tensors, target / "model.safetensors", {"format": "pt"})
+    return target
+
+
+def assert_near(ours: Rig, theirs: Rig) -> None:
+    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
+    assert key == other_key
+    assert (logits - reference).norm() < 0.03 * reference.norm()
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(
+    ("save", "kind"),
+    [(save_deepseek, "int8"), (save_deepseek, "int4"), (save_lfm2, "fp8"), (save_lfm2, "int4")],
+)
+def test_experts_of_the_fused_decoder(save: Any, kind: MadeFormat, tmp_path: Path) -> None:
+    save(tmp_path, "packed int8")
+    source = tmp_path / "source"
+    ours = Rig(source, dtype="bfloat16", quantization=kind)
+    theirs = Rig(save_made(source, tmp_path / "made", kind), dtype="bfloat16")
+    (layer,) = layers_with_experts(ours)
+    assert isinstance(layer._mlp._experts, NativeLayer)
+    assert_near(ours, theirs)
+    assert "experts are int" in ready(ours).remark or "experts are fp8" in ready(ours).remark
+    assert "made when loaded and multiplied as such" in ready(ours).remark
+    model = read_model_config(source, kind)
+    counted = weight_bytes(model, torch.bfloat16, in_codes=True)
+    saved = weight_bytes(model, torch.bfloat16) - counted
+    assert model.code_bits is not None
+    assert saved == pytest.approx(model.num_expert_values * (2 - model.code_bits / 8), abs=1)
+
+
+def test_torch_computes_the_same_values(tmp_path: Path) -> None:
+    save_deepseek(tmp_path, "packed int8")
+    source = tmp_path / "source"
+    dense = save_made(source, tmp_path / "made", "int4")
+    add = make_add(0, random_prompt(20, 1), max_tokens=24)
+    made = Rig(source, dtype="float32", quantization="int4").run(add)
+    assert made == Rig(dense, dtype="float32").run(add)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("kind", KINDS)
+def test_experts_of_a_model_of_transformers(kind: MadeFormat, tmp_path: Path) -> None:
+    save_one_by_one(tmp_path, "packed int8")
+    source = tmp_path / "source"
+    ours = Rig(source, dtype="bfloat16", quantization=kind)
+    theirs = Rig(save_made(source, tmp_path / "made", kind), dtype="bfloat16")
+    assert (len(coded_experts(ours)), len(coded_experts(theirs))) == (2, 0)
+    assert_near(ours, theirs)
+    assert "made when loaded and multiplied as such" in ready(ours).remark
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"dtype": "float32"}, "dtype is float32"),
+        ({"dtype": "bfloat16", "cpu_kernels": "torch"}, "cpu_kernels is torch"),
+        ({"dtype": "bfloat16", "load_format": "dummy"}, "load_format is dummy"),
+    ],
+)
+def test_what_our_cpp_does_not_multiply_is_refused(
+    config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    source = save_tiny_model(tmp_path / "source", "qwen3_moe", **SHAPES, **QWEN)
+    sentence = f"quantization=int8 is not possible with Qwen3MoeForCausalLM: .*{reason}"
+    with pytest.raises(ConfigError, match=sentence):
+        Rig(source, quantization="int8", **config)
+    with pytest.raises(ConfigError, match="on a GPU they are computed in 16 bits"):
+        made_limits.check_on_gpu(read_model_config(source, "int8"))
+
+
+@needs_bfloat16
+def test_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
+    _, dense = save_gpt_oss(tmp_path)
+    with pytest.raises(ConfigError, match="does not store each weight of each expert by itself"):
+        Rig(dense, dtype="bfloat16", quantization="int8")
+
+
+def test_experts_of_a_gguf_file_are_refused(tmp_path: Path) -> None:
+    source = save_tiny_model(tmp_path / "source", "qwen3_moe", **SHAPES, **QWEN)
+    choose = matrices_as(gguf.GGMLQuantizationType.BF16)
+    folder = stored_folder(write_gguf(source, tmp_path / "model.gguf", choose))
+    with pytest.raises(ConfigError, match="experts of GGUF files are computed in 16 bits"):
+        read_model_config(folder, "int8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_experts_in_one_tensor_get_codes_of_their_own(kind: MadeFormat) -> None:
+    experts = torch.randn(3, 48, 160, generator=torch.Generator().manual_seed(1))
+    codes = make_codes(kind, experts)
+    for idx, each in enumerate(experts):
+        assert torch.equal(
+            codes.matrix(idx).dense(torch.float32), make_codes(kind, each).dense(torch.float32)
+        )
+    assert codes.dense(torch.float32).shape == experts.shape
+
+
+def test_the_card_says_that_it_is_the_experts(tmp_path: Path) -> None:
+    for model_type, overrides, told in (
+        ("llama", {}, "int8 by channel, made when loaded"),
+        ("qwen3_moe", SHAPES | QWEN, "experts int8 by channel, made when loaded"),
+    ):
+        path = save_tiny_model(tmp_path / model_type, model_type, **overrides)
+        assert json.loads((path / "config.json").read_text())
+        files = ModelFiles.read(path, options=ModelOptions(quantization="int8"))
+        assert files._format == told
