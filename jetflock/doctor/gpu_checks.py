@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jetflock.doctor.finding import Finding, fail, ok, warn
 from jetflock.doctor.system import read_text, run_lines
+from shared.cuda_toolkit import find_nvcc, pip_nvcc
 from shared.gpu_driver import TorchBuild, why_not_cuda
 from shared.installation import install_command
 
@@ -75,13 +76,9 @@ def _kernels() -> Finding:
     text = f"triton {triton} with {compiler}; "
     if flashinfer is None:
         return ok("GPU: kernels", f"{text}without flashinfer Triton's kernels attend")
-    nvcc = shutil.which("nvcc") or _nvcc_of(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    nvcc = find_nvcc(os.environ) or pip_nvcc()
     built = f"built by {nvcc}" if nvcc else "no nvcc: what is not built yet, Triton's kernels do"
     return ok("GPU: kernels", f"{text}flashinfer {flashinfer}, {built}")
-
-
-def _nvcc_of(folder: str) -> str | None:
-    return shutil.which("nvcc", path=str(Path(folder, "bin")))
 
 
 def _version(package: str) -> str | None:

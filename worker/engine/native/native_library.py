@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.telemetry.log import get_logger
+from worker.engine.device.cache_folder import cache_folder
 from worker.engine.device.cache_lock import cache_lock
 from worker.engine.native.kernel_set import KernelSet
 
@@ -253,8 +254,7 @@ def build(path: Path, kernel_set: KernelSet) -> None:
 
 
 def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "jetflock"
-    except RuntimeError as exc:
-        raise NativeUnavailable("there is no home directory: set XDG_CACHE_HOME") from exc
+    folder = cache_folder()
+    if folder is None:
+        raise NativeUnavailable("there is no home directory: set XDG_CACHE_HOME")
+    return folder

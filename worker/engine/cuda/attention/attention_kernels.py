@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
 
 import torch
 
+from shared.cuda_toolkit import provide_nvcc
 from worker.engine.cuda.attention.attention_task import KernelName, PartName
 from worker.engine.cuda.attention.gpu_attention import (
     AttentionPart,
@@ -19,6 +21,7 @@ from worker.engine.cuda.attention.triton_attention import TritonDecode, TritonEx
 from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kernels.layer_kernels import rotate_and_append
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
+from worker.engine.device.cache_folder import cache_folder
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.rotary import RotaryEmbedding
@@ -136,6 +139,7 @@ class AttentionKernels:
             case "prefill", "triton":
                 return self._make_extend(pool, layers)
             case "decode", "xqa":
+                _provide_nvcc()
                 from worker.engine.cuda.attention.xqa_decode import XqaDecode
 
                 return XqaDecode(pool, layers, self._device)
@@ -150,6 +154,7 @@ class AttentionKernels:
         pool: GpuKVPool,
         layers: Sequence[AttentionLayer],
     ) -> AttentionPart:
+        _provide_nvcc()
         from worker.engine.cuda.attention.flashinfer_attention import (
             FlashinferDecode,
             FlashinferExtend,
@@ -167,3 +172,10 @@ class AttentionKernels:
     def _floats(self) -> torch.Tensor:
         """For what parts of a row leave to be merged: of all kernels, which run in order."""
         return torch.zeros(FLOAT_BYTES, dtype=torch.uint8, device=self._device.torch_device)
+
+
+def _provide_nvcc() -> None:
+    """Before flashinfer is imported, which looks for it once. Pip's is of CUDA 13."""
+    folder = cache_folder()
+    if folder is not None and (torch.version.cuda or "").startswith("13."):
+        provide_nvcc(os.environ, folder)
