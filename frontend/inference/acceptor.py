@@ -97,7 +97,7 @@ class Acceptor:
                 await self._responses.forget(requests[0].rid)
             raise
         generation.is_stored = True
-        self._admission.note_stored(job)
+        self._admission.note_stored(caller, job)
         headers = self._admission.headers(caller.tenant)
         return self._answers.open(generation, headers, stream=job.stream)
 

@@ -70,8 +70,9 @@ class Admission:
         self._watch.note_accepted(job.model.card.pool, caller.job_class, job.num_choices)
         return lanes
 
-    def note_stored(self, job: Job) -> None:
+    def note_stored(self, caller: Caller, job: Job) -> None:
         """The queue has taken what was let in."""
+        self._watch.note_stored(job.model.card.pool, caller.job_class, job.num_choices)
         num_tokens = _num_prompt_tokens(job)
         self._metrics.prompt_tokens.labels(job.model.name).inc(num_tokens)
         self._metrics.request_prompt_tokens.labels(job.model.name).observe(num_tokens)

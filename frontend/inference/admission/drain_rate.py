@@ -80,7 +80,8 @@ class QueueWatch:
         self._seen_at = float("-inf")
         self._usage = 0.0
         self._seen: Counter[tuple[str, str]] = Counter()  # messages by pool and class
-        self._accepted: Counter[tuple[str, str]] = Counter()  # by us, since we looked
+        self._accepted: Counter[tuple[str, str]] = Counter()  # by us, and on their way there
+        self._stored: Counter[tuple[str, str]] = Counter()  # by us, since we looked
         self._of_lane: dict[tuple[str, Lane], int] = {}  # messages, by pool
         self._pools: set[str] = set()  # that were asked for
         self._pace = LookPace(_INTERVAL_S, _IDLE_S)
@@ -91,11 +92,17 @@ class QueueWatch:
         if pool not in self._pools:
             self._pools.add(pool)
             self._pace.look_soon()
-        return self._seen[pool, job_class] + self._accepted[pool, job_class]
+        key = pool, job_class
+        return self._seen[key] + self._accepted[key] + self._stored[key]
 
     def note_accepted(self, pool: str, job_class: str, num_requests: int) -> None:
-        """Count them, until they are seen; below 0: they did not come after all."""
+        """Count them, until they are stored; below 0: they did not come after all."""
         self._accepted[pool, job_class] += num_requests
+
+    def note_stored(self, pool: str, job_class: str, num_requests: int) -> None:
+        """They are in the queue: count them until they are seen there."""
+        self._accepted[pool, job_class] -= num_requests
+        self._stored[pool, job_class] += num_requests
 
     @property
     def usage(self) -> float:
@@ -115,12 +122,12 @@ class QueueWatch:
             await self._pace.wait()
 
     async def _look(self) -> None:
-        accepted = self._accepted.copy()
+        stored = self._stored.copy()
         try:
             name = self._cluster.subjects.requests_stream
             info = await self._cluster.js.api(f"STREAM.INFO.{name}")
             is_empty = not info["state"]["messages"]  # then no consumer has any before it
-            await self._count([] if is_empty else sorted(self._pools), accepted)
+            await self._count([] if is_empty else sorted(self._pools), stored)
         except BrokerError as exc:
             log.debug("queue_not_seen", error=str(exc))
             return
@@ -135,14 +142,14 @@ class QueueWatch:
         self._seen_at = asyncio.get_running_loop().time()
         self.drain.add(Sample(self._seen_at, num_messages, num_finished))
 
-    async def _count(self, pools: Sequence[str], accepted: Counter[tuple[str, str]]) -> None:
-        """`accepted` by us, before anything was looked at."""
+    async def _count(self, pools: Sequence[str], stored: Counter[tuple[str, str]]) -> None:
+        """`stored` by us, before anything was looked at."""
         if not pools:
             self._of_lane.clear()
         lanes = [(pool, lane) for pool in pools for lane in LANES]
         await asyncio.gather(*(self._count_lane(pool, lane) for pool, lane in lanes))
         self._seen.clear()
-        self._accepted.subtract(accepted)  # what comes meanwhile is counted twice, for a moment
+        self._stored.subtract(stored)  # what comes meanwhile is counted twice, for a moment
         for (pool, lane), count in self._of_lane.items():
             self._seen[pool, lane.job_class] += count  # of a class's lanes together
 
