@@ -52,7 +52,10 @@ _DEFAULT_LIMITS = {
 }
 _SAMPLE_BYTES = 1 << 20
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+_CONTEXT_KEYS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
+    "model_max_length",
+)
 
 
 def resolve_model(model: str) -> Path:

@@ -14,6 +14,7 @@ RECURRENT_ARCHITECTURES = frozenset(
         "FalconH1ForCausalLM",
         "GraniteMoeHybridForCausalLM",
         "JambaForCausalLM",
+        "KimiLinearForCausalLM",
         "Lfm2ForCausalLM",
         "Lfm2MoeForCausalLM",
         "NemotronHForCausalLM",

@@ -219,6 +219,24 @@ NEMOTRON = {
     "routed_scaling_factor": 1.7,
     "pad_token_id": None,
 }
+LATENT_HEADS = {
+    "num_key_value_heads": 6,
+    "head_dim": 8,
+    "kv_lora_rank": 20,
+    "q_lora_rank": 28,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+}
+KIMI = LATENT_HEADS | {
+    "q_lora_rank": None,
+    "linear_head_dim": 12,
+    "linear_num_heads": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "pad_token_id": None,
+}
 QWEN_EXPERTS = {
     "num_experts": 8,
     "num_experts_per_tok": 2,
@@ -415,6 +433,27 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "kimi_linear": (
+        "kimi_linear",
+        KIMI
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
+    ),
+    "kimi_linear groups": (
+        "kimi_linear",
+        KIMI
+        | {
+            "layer_types": ["full_attention", "linear_attention"],
+            "mlp_layer_types": ["sparse", "dense"],
+            "linear_conv_kernel_dim": 3,
+            "q_lora_rank": 28,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+        },
+    ),
     "nemotron_h": (
         "nemotron_h",
         NEMOTRON
@@ -462,15 +501,6 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 DEEPSEEK_YARN = YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 1.3}
-LATENT_HEADS = {
-    "num_key_value_heads": 6,
-    "head_dim": 8,
-    "kv_lora_rank": 20,
-    "q_lora_rank": 28,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 12,
-    "v_head_dim": 10,
-}
 # Computed by models/decoder.py, in torch alone, over latents.
 LATENT: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3 dense": (

@@ -92,6 +92,11 @@ class ConfigFile:
             raise ConfigError(f"{path} is not a JSON object")
         return cls(path, values)
 
+    def renamed(self, names: Mapping[str, str]) -> ConfigFile:
+        """With values that it has by other names: ours, and its own."""
+        others = {ours: self._values[own] for ours, own in names.items() if own in self._values}
+        return ConfigFile(self.path, {**self._values, **others})
+
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -43,7 +43,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     ),
     RECURRENT: (
         *("BailingHybridForCausalLM", "FalconMambaForCausalLM", "Inkling2ForCausalLM"),
-        *("InklingForCausalLM", "KimiLinearForCausalLM"),
+        *("InklingForCausalLM",),
         *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),
         *("OlmoHybridForCausalLM", "Qwen4ExpForCausalLM"),
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),

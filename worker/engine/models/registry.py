@@ -40,6 +40,7 @@ from worker.engine.models.families.granite_hybrid import granite_hybrid_config
 from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.hunyuan import hunyuan_config
 from worker.engine.models.families.jamba import jamba_config
+from worker.engine.models.families.kimi_linear import kimi_linear_config
 from worker.engine.models.families.latent import minicpm3_config, youtu_config
 from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
@@ -111,6 +112,7 @@ _RECURRENT: dict[str, ReadConfig] = {
     "FalconH1ForCausalLM": falcon_h1_config,
     "GraniteMoeHybridForCausalLM": granite_hybrid_config,
     "JambaForCausalLM": jamba_config,
+    "KimiLinearForCausalLM": kimi_linear_config,
     "Lfm2ForCausalLM": lfm2_config,
     "Lfm2MoeForCausalLM": lfm2_moe_config,
     "NemotronHForCausalLM": nemotron_h_config,

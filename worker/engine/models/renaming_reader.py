@@ -28,9 +28,12 @@ class RenamingReader:
         return self._reader.has(self._stored(name))
 
     def _stored(self, name: str) -> str:
+        stored_name = name
         for ours, theirs in self._stored_names:
-            name = name.replace(ours, theirs)
-        return name
+            stored_name = stored_name.replace(ours, theirs)
+        # Some write one part of a model in our words, like the dense layers of Kimi Linear.
+        is_ours = not self._reader.has(stored_name) and self._reader.has(name)
+        return name if is_ours else stored_name
 
 
 class RenamingCodeReader(RenamingReader):

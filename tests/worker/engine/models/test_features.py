@@ -140,6 +140,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "falcon_h1 norm": [{"mamba_norm_before_gate": True}],
     "jamba": [{"num_experts_per_tok": 1}],
     "jamba biases": [{"rms_norm_eps": 0.1}],
+    "kimi_linear": [{"routed_scaling_factor": 1.0}, {"num_experts_per_token": 2}],
+    "kimi_linear groups": [{"moe_renormalize": True}, {"num_expert_group": 1, "topk_group": 1}],
     "nemotron_h": [{"time_step_min": 0.001}, {"mlp_hidden_act": "silu"}],
     "nemotron_h moe": [
         {"norm_topk_prob": False},
@@ -237,6 +239,8 @@ def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
         ("glm4_moe_lite", deepseek, {"has_correction": False}),
         ("granite hybrid moe", granite_hybrid, {"is_normed": False}),
         ("granite hybrid moe", granite_hybrid, {"shared_size": 0}),
+        ("kimi_linear", deepseek, {"has_correction": False}),
+        ("kimi_linear", deepseek, {"shared_size": 0}),
         ("lfm2 moe", lfm2, {"has_correction": False}),
         ("nemotron_h moe", nemotron_h, {"has_correction": False}),
         ("nemotron_h moe", nemotron_h, {"num_group_scores": 1}),

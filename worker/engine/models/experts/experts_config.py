@@ -44,7 +44,8 @@ class ExpertsConfig:
     @property
     def num_coded_values(self) -> int:
         """Of weights that our C++ multiplies in their codes: all experts', of even sizes."""
-        if self.outer_size % 2 or self.intermediate_size % 2 or not self.mlp.is_plain:
+        is_gated_by_silu = self.mlp.is_gated and self.mlp.activation == "silu"
+        if self.outer_size % 2 or self.intermediate_size % 2 or not is_gated_by_silu:
             return 0
         return 3 * self.outer_size * self.num_experts * self.intermediate_size
 

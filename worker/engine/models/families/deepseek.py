@@ -9,6 +9,7 @@ from shared.errors import ConfigError
 from worker.engine.models.decoder_config import DecoderConfig, with_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.families.latent import latent_decoder_config
+from worker.engine.models.layer_config import LLAMA_MLP, MlpConfig
 from worker.engine.models.model_config import ConfigFile
 
 _TYPES_OF_MLPS = {"dense": False, "sparse": True}
@@ -44,30 +45,38 @@ def deepseek_v3_config(
 ) -> DecoderConfig:
     """And R1, V3.1, Kimi K2: experts chosen by sigmoid, with a correction."""
     config.refuse("topk_method", "noaux_tc")
-    return _of_v3(config, architecture, eos_token_ids, _behind_dense(config))
+    return v3_decoder_config(config, architecture, eos_token_ids, _behind_dense(config))
 
 
 def glm4_moe_lite_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """GLM 4.7 Flash: V3 in other words."""
+    return v3_decoder_config(config, architecture, eos_token_ids, experts_by_layer(config))
+
+
+def experts_by_layer(config: ConfigFile) -> list[bool]:
+    """Whether a layer has some. Raises ConfigError."""
     types, num_layers = config.get("mlp_layer_types", None), config.integer("num_hidden_layers")
     if not isinstance(types, list) or [*map(_TYPES_OF_MLPS.get, types)].count(None):
         raise ConfigError(f"{config.path}: 'mlp_layer_types' must say dense or sparse: {types!r}")
     if len(types) != num_layers:
         raise ConfigError(f"{config.path}: 'mlp_layer_types' has not {num_layers} layers: {types}")
-    return _of_v3(config, architecture, eos_token_ids, [_TYPES_OF_MLPS[each] for each in types])
+    return [_TYPES_OF_MLPS[each] for each in types]
 
 
-def _of_v3(
+def v3_decoder_config(
     config: ConfigFile,
     architecture: str,
     eos_token_ids: tuple[int, ...],
     has_experts: list[bool],
+    mlp: MlpConfig = LLAMA_MLP,  # of an expert
 ) -> DecoderConfig:
+    """Experts chosen by sigmoid, with a correction. Raises ConfigError."""
     config.refuse("scoring_func", "sigmoid")
     experts = replace(
         _grouped(config, _experts(config, "sigmoid")),
+        mlp=mlp,
         num_group_scores=2,
         has_correction=True,
         is_normed=config.boolean("norm_topk_prob", default=True),

@@ -78,7 +78,8 @@ class LatentMixer:
         self, queries: torch.Tensor, shared_keys: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         angles = self._ops.angles(self._attention_id)
-        assert angles is not None, "all layers with latents rotate"
+        if angles is None:
+            return queries, shared_keys
         heads = rotate(torch.cat([queries, shared_keys], dim=1), *angles)
         return heads[:, :-1], heads[:, -1:]
 

@@ -13,11 +13,9 @@ from worker.engine.layers.linear import Linears
 from worker.engine.models.layer_ops import activate, sigmoid, softplus
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
-from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan
+from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan, of_length_one
 from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig
 from worker.engine.models.recurrent.short_convolution import ShortConvolution
-
-_LENGTH_EPS = 1e-6  # of keys and queries
 
 
 class InnerWeights(NamedTuple):
@@ -73,7 +71,7 @@ class DeltaNetMixer:
         rows = matrices[slots]
         times = softplus(self._times(x).float() + self._time_bias)
         decays, rates = torch.exp(times * self._decay_rates), sigmoid(self._rates(x))
-        output = gated_delta_scan(rows, order, decays, rates, queries, keys, values)
+        output = gated_delta_scan(rows, order, decays[..., None], rates, queries, keys, values)
         matrices[slots] = rows
         return self._out(self._gated_norm(output, self._gates(x)).to(x.dtype))
 
@@ -90,9 +88,8 @@ class DeltaNetMixer:
         """[num_tokens, num_keys] -> [num_tokens, num_value_heads, key_dim]."""
         config = self._config
         heads = flat.reshape(-1, config.num_key_heads, config.key_dim)
-        lengths = torch.sqrt((heads * heads).sum(-1, keepdim=True) + _LENGTH_EPS)
         num_shares = config.num_value_heads // config.num_key_heads
-        return (heads / lengths).repeat_interleave(num_shares, dim=1)
+        return of_length_one(heads).repeat_interleave(num_shares, dim=1)
 
     def _gated_norm(self, heads: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
         """Each head by itself, in float32: [num_tokens, num_values]."""

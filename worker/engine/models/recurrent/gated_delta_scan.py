@@ -1,4 +1,4 @@
-"""The recurrence of a gated delta net."""
+"""The recurrence of gated delta nets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import torch
 
 from worker.engine.layers.state_layer import ScanOrder
 
+_LENGTH_EPS = 1e-6
+
+
+def of_length_one(vectors: torch.Tensor) -> torch.Tensor:
+    """Keys, or queries."""
+    return vectors / torch.sqrt((vectors * vectors).sum(-1, keepdim=True) + _LENGTH_EPS)
+
 
 def gated_delta_scan(
     matrices: torch.Tensor,  # [num_rows, num_heads, value_dim, key_dim] in that order: changes
     order: ScanOrder,
-    decays: torch.Tensor,  # [num_tokens, num_heads], what is kept of a matrix
+    decays: torch.Tensor,  # [num_tokens, num_heads, key_dim or 1], what is kept of a matrix
     rates: torch.Tensor,  # [num_tokens, num_heads], how much of a mistake is corrected
     queries: torch.Tensor,  # [num_tokens, num_heads, key_dim]
     keys: torch.Tensor,  # [num_tokens, num_heads, key_dim]
@@ -24,7 +31,7 @@ def gated_delta_scan(
     output = torch.empty_like(values)
     for tokens in order.tokens:
         matrix, key = matrices[: len(tokens)], keys[tokens][:, :, None]
-        matrix *= decays[tokens][..., None, None]
+        matrix *= decays[tokens][:, :, None]
         mistakes = values[tokens] - (matrix * key).sum(-1)
         matrix += (mistakes * rates[tokens][..., None])[..., None] * key
         output[tokens] = (matrix * queries[tokens][:, :, None]).sum(-1)

@@ -136,7 +136,35 @@ class DeltaNetConfig:
         return self.hidden_size * outputs
 
 
-RecurrentConfig: TypeAlias = ShortConvConfig | MambaConfig | ChannelMambaConfig | DeltaNetConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KimiDeltaConfig:
+    """Kimi's gated delta net (KDA): as the other, with a decay for each value of a key."""
+
+    hidden_size: int
+    num_heads: int
+    head_dim: int  # of keys, and of values
+    kernel_size: int
+    norm_eps: float
+
+    @property
+    def num_values(self) -> int:
+        """Of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def state_layer(self) -> StateLayer:
+        matrices = self.num_heads, self.head_dim, self.head_dim
+        return StateLayer(((self.kernel_size - 1, 3 * self.num_values), matrices))
+
+    @property
+    def num_projection_values(self) -> int:
+        outer_size = 4 * self.num_values + 2 * self.head_dim + self.num_heads
+        return self.hidden_size * outer_size + 2 * self.head_dim * self.num_values
+
+
+RecurrentConfig: TypeAlias = (
+    ShortConvConfig | MambaConfig | ChannelMambaConfig | DeltaNetConfig | KimiDeltaConfig
+)
 
 
 def layers_that_attend(config: ConfigFile, num_layers: int, recurrent: str) -> list[bool]:

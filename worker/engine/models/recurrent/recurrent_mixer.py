@@ -8,16 +8,20 @@ from worker.engine.layers.linear import Linears
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.recurrent.channel_mamba_mixer import ChannelMambaMixer
 from worker.engine.models.recurrent.delta_net_mixer import DeltaNetMixer
+from worker.engine.models.recurrent.kimi_delta_mixer import KimiDeltaMixer
 from worker.engine.models.recurrent.mamba_mixer import MambaMixer
 from worker.engine.models.recurrent.recurrent_config import (
     ChannelMambaConfig,
     DeltaNetConfig,
+    KimiDeltaConfig,
     RecurrentConfig,
     ShortConvConfig,
 )
 from worker.engine.models.recurrent.short_conv_mixer import ShortConvMixer
 
-RecurrentMixer: TypeAlias = ShortConvMixer | MambaMixer | ChannelMambaMixer | DeltaNetMixer
+RecurrentMixer: TypeAlias = (
+    ShortConvMixer | MambaMixer | ChannelMambaMixer | DeltaNetMixer | KimiDeltaMixer
+)
 
 
 def make_recurrent_mixer(
@@ -28,6 +32,8 @@ def make_recurrent_mixer(
         return ShortConvMixer(config, reader, prefix, linears, state_id)
     if isinstance(config, DeltaNetConfig):
         return DeltaNetMixer(config, reader, prefix, linears, state_id)
+    if isinstance(config, KimiDeltaConfig):
+        return KimiDeltaMixer(config, reader, prefix, linears, state_id)
     if isinstance(config, ChannelMambaConfig):
         return ChannelMambaMixer(config, reader, prefix, linears, state_id)
     return MambaMixer(config, reader, prefix, linears, state_id)
