@@ -19,7 +19,9 @@ CODE_BITS: Mapping[MadeFormat, float] = {
     "fp8": bits_in_codes(8, None),
 }
 _MAX_INT8, _MAX_INT4, _MAX_FLOAT8 = 127.0, 15.0, 448.0
-_PROJECTION, _EXPERTS = "_proj.weight", ".experts."
+_PROJECTION = "_proj.weight"
+# Of their weights' names; Granite's lie in two tensors of other names.
+_EXPERTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
 
 
 def is_quantized_when_made(name: str, *, experts_alone: bool = False) -> bool:
@@ -27,7 +29,7 @@ def is_quantized_when_made(name: str, *, experts_alone: bool = False) -> bool:
     heads and norms stay as they are stored: they are read by row, or few.
     """
     if experts_alone:
-        return _EXPERTS in name and not name.endswith("bias")
+        return any(part in name for part in _EXPERTS) and not name.endswith("bias")
     return name.endswith(_PROJECTION)
 
 

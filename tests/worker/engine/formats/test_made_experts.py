@@ -31,7 +31,7 @@ from tests.worker.engine.formats.test_experts import (
 from tests.worker.engine.native.test_native import needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine.formats.made_codes import make_codes
+from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
 from worker.engine.loading import made_limits
 from worker.engine.loading.memory_check import weight_bytes
 from worker.engine.models.registry import read_model_config
@@ -46,13 +46,26 @@ def save_made(source: Path, target: Path, kind: MadeFormat) -> Path:
     shutil.copytree(source, target)
     tensors = {
         name: make_codes(kind, tensor.float()).dense(torch.float32)
-        if ".experts." in name
+        if is_quantized_when_made(name, experts_alone=True)
         else tensor.float()
         for name, tensor in load_file(source / "model.safetensors").items()
     }
-    assert any(".experts." in name for name in tensors)
+    assert any(is_quantized_when_made(name, experts_alone=True) for name in tensors)
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
     return target
+
+
+def save_granite(folder: Path, _kind: str) -> None:
+    """The experts of a layer lie in one tensor."""
+    sizes: dict[str, Any] = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 64,
+        "layer_types": ["full_attention", "linear_attention"],
+        "mamba_n_heads": 8,
+        "mamba_d_state": 16,
+    }
+    save_tiny_model(folder / "source", "granitemoehybrid", **SHAPES, **sizes)
 
 
 def assert_near(ours: Rig, theirs: Rig) -> None:
@@ -64,15 +77,22 @@ def assert_near(ours: Rig, theirs: Rig) -> None:
 @needs_bfloat16
 @pytest.mark.parametrize(
     ("save", "kind"),
-    [(save_deepseek, "int8"), (save_deepseek, "int4"), (save_lfm2, "fp8"), (save_lfm2, "int4")],
+    [
+        (save_deepseek, "int8"),
+        (save_deepseek, "int4"),
+        (save_granite, "int4"),
+        (save_lfm2, "fp8"),
+        (save_lfm2, "int4"),
+    ],
 )
 def test_experts_of_the_fused_decoder(save: Any, kind: MadeFormat, tmp_path: Path) -> None:
     save(tmp_path, "packed int8")
     source = tmp_path / "source"
     ours = Rig(source, dtype="bfloat16", quantization=kind)
     theirs = Rig(save_made(source, tmp_path / "made", kind), dtype="bfloat16")
-    (layer,) = layers_with_experts(ours)
-    assert isinstance(layer._mlp._experts, NativeLayer)
+    layers = layers_with_experts(ours)
+    assert layers
+    assert all(isinstance(layer._mlp._experts, NativeLayer) for layer in layers)
     assert_near(ours, theirs)
     assert "experts are int" in ready(ours).remark or "experts are fp8" in ready(ours).remark
     assert "made when loaded and multiplied as such" in ready(ours).remark
