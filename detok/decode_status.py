@@ -16,6 +16,7 @@ from shared.token_log.fold import RequestFold
 from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 
 _MAX_EXTRA_SUBJECTS = 4
+_MAX_UNDECODED = 64  # tokens of an answer that is sent whole: its end must not take long
 
 
 class RebuildPoint:
@@ -78,6 +79,7 @@ class DecodeStatus:
         self.is_finishing = False  # its finish chunk was sent, DONE is being written
         self.subjects: list[str] = []  # where its chunks go
         self._extra_subjects: deque[str] = deque(maxlen=_MAX_EXTRA_SUBJECTS)
+        self._is_followed = False  # somebody has asked to be sent what comes
         self._visible: VisibleText | None = None
         self._num_decoded = 0
         self._sent_len = 0
@@ -95,6 +97,7 @@ class DecodeStatus:
 
     def add_subject(self, subject: str) -> None:
         """An additional listener; the oldest gives way."""
+        self._is_followed = self._is_followed or bool(subject)
         if subject and subject not in self._extra_subjects:
             self._extra_subjects.append(subject)
             self._update_subjects()
@@ -102,6 +105,18 @@ class DecodeStatus:
     def _update_subjects(self) -> None:
         own = [] if self.reply is None or not self.reply.subject else [self.reply.subject]
         self.subjects = own + [subject for subject in self._extra_subjects if subject not in own]
+
+    @property
+    def waits_for_end(self) -> bool:
+        """Whether nobody is to be sent text before the finish is there."""
+        is_whole = self.reply is not None and self.reply.is_whole
+        return is_whole and not self._is_followed and self.fold.finish is None
+
+    @property
+    def is_worth_a_look(self) -> bool:
+        """Whether new tokens are to be decoded or sent now."""
+        num_undecoded = len(self.fold.tokens) - self._num_decoded
+        return not self.waits_for_end or num_undecoded >= _MAX_UNDECODED
 
     # Reading the log
 
@@ -171,7 +186,11 @@ class DecodeStatus:
         return True
 
     def next_chunk(self) -> TextChunk | None:
-        """What is new since the last chunk: text, or the finish; None when there is neither."""
+        """What is new since the last chunk: text, or the finish; None when there is neither, or
+        nobody is to be sent it yet.
+        """
+        if self.waits_for_end:
+            return None
         finish = self.fold.finish
         visible = self._visible
         if visible is None:

@@ -275,7 +275,7 @@ class Partition:
             self._on_nothing_new(status, seq, worker, entry)
         if fold.finish is not None and not was_finished:
             self._on_finish(status, seq)
-        elif num_new and not status.is_dirty:
+        elif num_new and not status.is_dirty and status.is_worth_a_look:
             self._mark_dirty(status)
 
     def _on_nothing_new(

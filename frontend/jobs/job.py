@@ -231,6 +231,7 @@ class Job:
                 frontend_id="" if self.is_detached else frontend_id,
                 encoding_format=self.encoding_format,
                 score_method=self.score_method,
+                is_whole=not self.stream,
                 is_shared=is_shared,
                 job_class=caller.job_class,
                 queue_timeout_s=caller.queue_timeout_s,

@@ -24,12 +24,16 @@ class DetokClient:
         self._subjects = subjects
         self._reply_subject = reply_subject
 
-    async def replay(self, rid: str, offset: int, timeout_s: float = _TIMEOUT_S) -> ReplayReply:
-        """The text from `offset` on; chunks that follow come to this frontend as well.
+    async def replay(
+        self, rid: str, offset: int, timeout_s: float = _TIMEOUT_S, *, follows: bool = True
+    ) -> ReplayReply:
+        """The text from `offset` on; chunks that follow come to this frontend as well, if it
+        follows them: an answer that is to come in one piece does so no more then.
 
         Raises BrokerUnavailable when no detokenizer answers, MalformedMessage.
         """
-        request = ReplayRequest(rid, offset, self._reply_subject, position=0)
+        subject = self._reply_subject if follows else ""
+        request = ReplayRequest(rid, offset, subject, position=0)
         return await self._ask_for_all(request, timeout_s)
 
     async def look(self, rid: str, timeout_s: float = _TIMEOUT_S) -> ReplayReply:

@@ -18,6 +18,7 @@ from shared.storage.stream_quorum import has_quorum
 from shared.telemetry.log import get_logger
 
 SILENCE_S = 1.0  # of a running request, before it is asked for
+WHOLE_SILENCE_S = 3.0  # of one whose answer comes in one piece
 MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers
 _TICK_S = 0.2
 _GAP_RETRY_S = 0.2
@@ -98,11 +99,12 @@ class Replayer:
         # Token ids of a chunk need not begin where its text does: a stream that keeps them asks
         # for everything.
         offset = 0 if stream.keeps_token_ids else stream.have
+        follows = generation.is_resumed or not stream.reply.is_whole
         loop = asyncio.get_running_loop()
         num_reconnects = self._num_reconnects
         try:
             async with self._asking:
-                reply = await self._detok.replay(stream.rid, offset)
+                reply = await self._detok.replay(stream.rid, offset, follows=follows)
         except (BrokerError, ProtocolError) as exc:
             log.debug("replay_failed", rid=stream.rid, error=str(exc))
             self._metrics.replays.labels("failed").inc()
@@ -114,7 +116,7 @@ class Replayer:
                 _back_off(stream)
                 await self._look_whether_lost(stream, generation)
             else:
-                stream.backoff_s, stream.num_missing = SILENCE_S, 0
+                stream.backoff_s, stream.num_missing = _silence_s(stream), 0
                 if reply.chunk is not None:
                     stream.receive(reply.chunk, loop.time())
         finally:
@@ -144,9 +146,13 @@ def is_due(stream: TextStream, now: float) -> bool:
     if stream.has_gap:
         return now >= stream.asked_at + _GAP_RETRY_S
     if stream.last_heard_at > stream.asked_at:
-        stream.backoff_s, stream.num_failed_asks = SILENCE_S, 0
-        return now >= stream.last_heard_at + SILENCE_S
+        stream.backoff_s, stream.num_failed_asks = _silence_s(stream), 0
+        return now >= stream.last_heard_at + _silence_s(stream)
     return now >= stream.asked_at + _pause_s(stream)
+
+
+def _silence_s(stream: TextStream) -> float:
+    return WHOLE_SILENCE_S if stream.reply.is_whole else SILENCE_S
 
 
 def _pause_s(stream: TextStream) -> float:

@@ -93,6 +93,7 @@ class SealedReply(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: str = ""  # hash of the tenant's id: nobody else may resume or abort it
     frontend_id: str = ""  # whose death orphans the request; "" for a detached one
     kept_at: int = 0  # sequence of its record in RESPONSES, which the result follows; 0: none
+    is_whole: bool = False  # its client takes it in one piece: no text before the finish
     is_shared: bool = False  # it has an idempotency key: several clients may read it
     job_class: str = "interactive"
     has_images: bool = False  # so that it has an object, whatever its length
@@ -133,6 +134,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     kept_at: int = 0  # sequence of its record in RESPONSES, which the result follows; 0: none
     encoding_format: EncodingFormat = EncodingFormat.FLOAT  # of embeddings
     score_method: ScoreMethod | None = None  # of scores
+    is_whole: bool = False  # its client takes it in one piece: no text before the finish
     is_shared: bool = False  # it has an idempotency key: several clients may read it
     job_class: str = "interactive"
     queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline

@@ -36,9 +36,11 @@ def tokenizers() -> FakeTokenizers:
     return FakeTokenizers()
 
 
-def make_status(stop: tuple[str, ...] = (), subject: str = "jf.out.f") -> DecodeStatus:
+def make_status(
+    stop: tuple[str, ...] = (), subject: str = "jf.out.f", *, is_whole: bool = False
+) -> DecodeStatus:
     status = DecodeStatus(RID, 5)
-    reply = seal(ReplyParams(subject, Surface.CHAT, "m", 1, 3, RID))
+    reply = seal(ReplyParams(subject, Surface.CHAT, "m", 1, 3, RID, is_whole=is_whole))
     status.apply_record(5, Claim(0, "w", "n", 1, "a", "h", TextParams(stop=stop), reply, "pool"))
     return status
 
@@ -188,3 +190,41 @@ def test_damage_is_seen_again_by_who_reads_from_the_rebuild_point() -> None:
     assert status.fold.finish is not None
     assert status.fold.finish.reason is FinishReason.ERROR
     assert status.rebuild_point.seq < 20
+
+
+def test_an_answer_in_one_piece_is_sent_with_its_finish(tokenizers: FakeTokenizers) -> None:
+    status = make_status(is_whole=True)
+    ids = tokenizers.tokenizer.encode("the quick brown fox").ids
+    write(status, 0, ids[:2])
+    assert not status.is_worth_a_look
+    assert next_chunk(status, tokenizers) is None
+    write(status, 2, ids[2:], STOP)
+    assert status.is_worth_a_look
+    chunk = next_chunk(status, tokenizers)
+    assert chunk is not None
+    assert (chunk.offset, chunk.text, chunk.token_ids) == (0, "the quick brown fox", ids)
+    assert chunk.finish == STOP
+
+
+def test_whoever_follows_an_answer_in_one_piece_is_sent_it_as_it_comes(
+    tokenizers: FakeTokenizers,
+) -> None:
+    status = make_status(is_whole=True)
+    ids = tokenizers.tokenizer.encode("the quick brown fox").ids
+    write(status, 0, ids[:2])
+    status.add_subject("")  # only looks
+    assert next_chunk(status, tokenizers) is None
+    status.add_subject("jf.out.f")  # its own frontend, for a second client
+    assert status.is_worth_a_look
+    chunk = next_chunk(status, tokenizers)
+    assert chunk is not None
+    assert chunk.text == "the quick"
+
+
+def test_a_long_answer_in_one_piece_is_decoded_on_the_way(tokenizers: FakeTokenizers) -> None:
+    status = make_status(is_whole=True)
+    write(status, 0, tokenizers.tokenizer.encode("the").ids * 64)
+    assert status.is_worth_a_look
+    assert next_chunk(status, tokenizers) is None
+    assert status.text.startswith("the")
+    assert not status.is_worth_a_look

@@ -179,6 +179,7 @@ WHOLE_REPLY = ReplyParams(
 CALLS_REPLY = msgspec.structs.replace(
     REPLY, answer=AnswerFormat("json", ("now",), is_calls_alone=True)
 )
+ONE_PIECE_REPLY = msgspec.structs.replace(REPLY, is_whole=True)
 WHOLE_SAMPLING = SamplingParams(
     max_tokens=64, seed=7, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, presence_penalty=0.1,
     frequency_penalty=0.2, repetition_penalty=1.1, min_tokens=2, ignore_eos=True,
@@ -227,6 +228,7 @@ MAPS |= {
     "release-whole": Release(4, "worker-1", True, True, "r0", 3),
     "end-whole": End(5, FinishReason.POISON, "worker-1", "message", seal(WHOLE_REPLY), 3),
     "end-calls": End(5, FinishReason.LENGTH, "worker-1", "message", seal(CALLS_REPLY), 3),
+    "end-one-piece": End(5, FinishReason.LENGTH, "worker-1", "message", seal(ONE_PIECE_REPLY), 3),
     "done-whole": Done(RID, b"\1\0\0\0", "text", WHOLE_FINISH, seal(WHOLE_REPLY), b"\1", b"\2"),
     "dead-whole": DeadRequest(
         RID, "p", "batch", "poison", (Crash("worker-1", 1.5, 2.5, True, True),), 1.5, 2.5, b"x",

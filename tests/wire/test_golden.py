@@ -34,7 +34,16 @@ from shared.protocol.reply import ReplyParams, SealedReply, Surface
 from shared.protocol.sealed_replies import seal, unseal
 from shared.protocol.text import ReplayReply, ReplayRequest, TextChunk, TextFrame
 from tests.wire.__main__ import GOLDEN
-from tests.wire.examples import CALLS_REPLY, FRAMES, MAPS, REPLY, VERSION, WHOLE_REPLY, written
+from tests.wire.examples import (
+    CALLS_REPLY,
+    FRAMES,
+    MAPS,
+    ONE_PIECE_REPLY,
+    REPLY,
+    VERSION,
+    WHOLE_REPLY,
+    written,
+)
 
 FILES = sorted(GOLDEN.glob("*/*.msgpack"))
 
@@ -71,7 +80,8 @@ RECORDS: set[type[msgspec.Struct]] = {
 
 def test_every_record_has_an_example_and_every_field_a_value_in_one() -> None:
     told: dict[type, set[str]] = defaultdict(set)
-    for example in (*MAPS.values(), *FRAMES.values(), REPLY, WHOLE_REPLY, CALLS_REPLY):
+    replies = (REPLY, WHOLE_REPLY, CALLS_REPLY, ONE_PIECE_REPLY)
+    for example in (*MAPS.values(), *FRAMES.values(), *replies):
         note_values(example, told)
     assert stored_structs() <= told.keys()
     untold = {

@@ -22,7 +22,8 @@ class Detok:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def replay(self, rid: str, offset: int) -> ReplayReply:
+    async def replay(self, rid: str, offset: int, *, follows: bool) -> ReplayReply:
+        assert follows
         self.asked.set()
         return ReplayReply(ReplayStatus.RUNNING)
 
@@ -33,7 +34,7 @@ async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
     stream, _ = make_stream()
     stream.last_heard_at = now - 60
     stream.asked_at, stream.backoff_s = now, MAX_BACKOFF_S
-    generation = SimpleNamespace(is_watched=True, streams=[stream])
+    generation = SimpleNamespace(is_watched=True, is_resumed=False, streams=[stream])
     in_use = asyncio.Event()
     in_use.set()
     router = SimpleNamespace(on_gap=asyncio.Event(), generations=[generation], in_use=in_use)
