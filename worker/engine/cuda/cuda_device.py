@@ -29,7 +29,7 @@ def gpu_obstacle(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
     if known is not None:
         return known
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as exc:  # the driver's words; a build without CUDA
         reason = str(exc).partition("\n")[0]
     else:
