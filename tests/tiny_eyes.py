@@ -37,6 +37,7 @@ class TinyEyes(NamedTuple):
     processor: str  # its class, in its module of transformers
     module: str
     values: dict[str, Any]
+    text: dict[str, Any] = {}  # noqa: RUF012  # what of its text is another
 
     def make_processor(self) -> Any:
         import importlib
@@ -52,7 +53,29 @@ _QWEN3_TOWER = _QWEN_TOWER | {
 }
 _QWEN_PROCESSOR = ("Qwen2VLImageProcessorPil", "qwen2_vl.image_processing_pil_qwen2_vl")
 
+_SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 4,
+}
+
 EYES: dict[str, TinyEyes] = {
+    "gemma3": TinyEyes(
+        "gemma3",
+        {
+            "vision_config": _SIGLIP,
+            "mm_tokens_per_image": 16,
+            "image_token_index": IMAGE_TOKEN_ID,
+        },
+        "Gemma3ImageProcessorPil",
+        "gemma3.image_processing_pil_gemma3",
+        {"size": {"height": 32, "width": 32}},
+        text={"sliding_window": 12},
+    ),
     "qwen2_vl": TinyEyes(
         "qwen2_vl",
         {"vision_config": _QWEN_TOWER | {"hidden_size": 48}, **_QWEN_IDS},
@@ -79,7 +102,7 @@ def save_tiny_eyes(path: Path, name: str, **text_overrides: Any) -> Path:
     from safetensors.torch import load_file, save_file
 
     eyes = EYES[name]
-    save_tiny_reader(path, eyes.reader, text_overrides, **eyes.overrides)
+    save_tiny_reader(path, eyes.reader, eyes.text | text_overrides, **eyes.overrides)
     file = path / "model.safetensors"
     weights = load_file(file)
     torch.manual_seed(1)
@@ -98,6 +121,7 @@ class Reference:
         from transformers import AutoModelForImageTextToText
 
         self._processor = EYES[name].make_processor()
+        self._types = "token_type_ids" if name == "gemma3" else "mm_token_type_ids"
         auto_model: Any = AutoModelForImageTextToText
         self._model = auto_model.from_pretrained(path, dtype=torch.float32)
 
@@ -106,9 +130,10 @@ class Reference:
         from PIL import Image
 
         input_ids = torch.tensor([list(token_ids)])
+        types = (input_ids == IMAGE_TOKEN_ID).int()
         given = [Image.fromarray(image) for image in images]
         pixels = dict(self._processor(given, return_tensors="pt")) if images else {}
-        types = (input_ids == IMAGE_TOKEN_ID).int()
+        pixels.pop("num_crops", None)
         with torch.inference_mode():
-            output = self._model(input_ids=input_ids, mm_token_type_ids=types, **pixels)
+            output = self._model(input_ids=input_ids, **{self._types: types}, **pixels)
         return torch.Tensor(output.logits[0])

@@ -194,16 +194,19 @@ class PromptEncoder:
         template_kwargs: dict[str, Any],
     ) -> str:
         """What the model's template makes of it. Raises InvalidRequest."""
-        template = model.chat_template()
+        template, sight = model.chat_template(), model.card.sight
 
         def render() -> str:
-            return template.render(
+            text = template.render(
                 messages,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 kwargs=template_kwargs,
-                sees_images=model.card.sight is not None,
+                sees_images=sight is not None,
             )
+            if sight is not None and sight.mark_text:
+                text = text.replace(sight.mark_text, sight.image_text)
+            return text
 
         size = sum(_num_chars(message) for message in messages)
         if template_kwargs.keys() & {"tools", "documents"}:  # nobody knows how long they are

@@ -115,6 +115,9 @@ class SightCard(msgspec.Struct, frozen=True, omit_defaults=True):
     # Features of one image have positions of three axes, and what follows goes on behind the
     # longest of them: fewer than its tokens.
     has_axes: bool = False
+    is_mutual: bool = False  # the tokens of an image see each other, later ones too
+    mark_text: str = ""  # what the rendered chat has for an image; empty: its token
+    image_text: str = ""  # what is put there, with its token
 
     def image_ids(self, grid: ImageGrid) -> list[int]:
         """The tokens that stand for an image."""

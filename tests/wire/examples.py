@@ -261,6 +261,13 @@ MAPS |= {
             9, FixedSize(32, 32, 16, 40), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
         ),
     ),
+    "model-mutual-sight": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, FixedSize(32, 32, 16), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), False, True,
+            "mark", "text",
+        ),
+    ),
     "request-sized-image": GenerateRequest(
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
         text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",

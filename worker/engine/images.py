@@ -84,6 +84,23 @@ def _axes(images: Sequence[ReqImage], start: int, end: int) -> npt.NDArray[np.in
     return axes
 
 
+def reach(batch: ScheduleBatch) -> torch.Tensor | None:
+    """The last position that each token of a step sees, [num_tokens] int64: the tokens of an image
+    see all of it. None: there are none.
+    """
+    if not image_spans(batch):
+        return None
+    parts = []
+    for entry in batch.entries:
+        last_seen = np.arange(entry.start, entry.end)
+        for image in entry.req.images:
+            first, last = max(entry.start, image.start), min(entry.end, image.end)
+            if first < last:
+                last_seen[first - entry.start : last - entry.start] = image.end - 1
+        parts.append(last_seen)
+    return torch.from_numpy(np.concatenate(parts))
+
+
 class KeptFeatures:
     """What the tower made of images lately, for runs of the same namespace: nobody else can tell,
     by time, that an image has been seen. The least recently used go first.
@@ -160,6 +177,10 @@ class ImageEncoder:
     def axis_positions(self, batch: ScheduleBatch) -> torch.Tensor | None:
         """Of a model whose positions have three axes, where they differ in this step."""
         return axis_positions(batch) if self._sight.has_axes else None
+
+    def reach(self, batch: ScheduleBatch) -> torch.Tensor | None:
+        """[num_tokens] int64, the last position that each token sees. None: its own."""
+        return reach(batch) if self._sight.is_mutual else None
 
     def _features(self, image: ReqImage) -> torch.Tensor:
         if not image.is_encoded:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from shared.checkpoint.vision.gemma3 import gemma3_sight
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.llava import llava_sight
 from shared.checkpoint.vision.qwen_vl import qwen_vl_sight
@@ -16,6 +17,7 @@ ReadSight: TypeAlias = Callable[[Path, dict[str, Any]], SightCard]
 # Computed as one model by transformers: all else is read as a text model, and a tower beside it.
 WHOLE_FAMILIES: Mapping[str, ReadSight] = {"LlavaForConditionalGeneration": llava_sight}
 TOWER_FAMILIES: Mapping[str, ReadSight] = {
+    "Gemma3ForConditionalGeneration": gemma3_sight,
     "Qwen2VLForConditionalGeneration": qwen_vl_sight,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_sight,
     "Qwen3VLForConditionalGeneration": qwen_vl_sight,

@@ -9,6 +9,7 @@ import warnings
 import zlib
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -195,6 +196,20 @@ def test_an_image_of_its_own_size_has_bounds() -> None:
         image = read_image(wide, AREA, 1_000_000, max_features)
         assert image.size == (8 * cells[0], 8 * cells[1])
     assert read_image(wide, AREA, 120_000, 12).digest != read_image(wide, AREA, 120_000, 9).digest
+
+
+async def test_a_mark_of_the_template_becomes_the_text_of_an_image() -> None:
+    """As Gemma's: what is around the image's token is words like others."""
+    sight = msgspec.structs.replace(
+        VISION.sight, mark_text="<image>", image_text="\n\nsee: <image> that\n\n"
+    )
+    job = await job_of(text_part("a"), image_part(data_url(PNG)), vision=None, own_sight=sight)
+    (prompt,) = job.prompts
+    begin, end = ids("<|im_start|>user\na\n\nsee: "), ids(" that\n\n<|im_end|>\n")
+    assert prompt.token_ids[: len(begin)] == begin
+    after = len(begin) + NUM_TOKENS
+    assert prompt.token_ids[len(begin) : after] == [IMAGE_TOKEN_ID] * NUM_TOKENS
+    assert prompt.token_ids[after : after + len(end)] == end
 
 
 async def test_images_of_their_own_sizes_in_a_chat() -> None:

@@ -46,6 +46,7 @@ class ForwardBatch:
     states: StepStates | None = None  # None: no layer of the model keeps one
     # [3, num_tokens] int64, of models with three axes. None: all are `positions`.
     axis_positions: torch.Tensor | None = None
+    reach: torch.Tensor | None = None  # [num_tokens] int64, the last position seen; None: its own
 
     @property
     def rope_positions(self) -> torch.Tensor:
@@ -61,6 +62,7 @@ class ForwardBatch:
         image_rows: tuple[ImageRows, ...] = (),
         states: StepStates | None = None,
         axis_positions: torch.Tensor | None = None,
+        reach: torch.Tensor | None = None,
     ) -> Self:
         """`last_token_ids`: chosen last, for those that await them."""
         entries, others = batch.entries, batch.others
@@ -100,6 +102,7 @@ class ForwardBatch:
             loras=lora_batch([entry.req.adapter for entry in entries], query_lens),
             states=states,
             axis_positions=axis_positions,
+            reach=reach,
         )
 
 

@@ -77,6 +77,7 @@ class ModelRunner:
             () if eyes is None else eyes.rows(image_spans(batch)),
             None if self._states is None else self._states.step(batch),
             None if eyes is None else eyes.axis_positions(batch),
+            None if eyes is None else eyes.reach(batch),
         )
         hidden = self._forward.hidden(forward_batch)
         prompt_logprobs = score_prompts(self._forward.logits, hidden, batch)

@@ -131,9 +131,8 @@ class TorchAttentionBackend:
             page_table = batch.page_table[rows, : self._num_pages(int(seq_lens.max()))]
             starts = torch.tensor([token_starts[row] for row in rows])
             tokens = (starts[:, None] + queries).view(-1)
-            groups.append(
-                self._group(tokens, page_table, (seq_lens - query_len)[:, None] + queries)
-            )
+            positions = (seq_lens - query_len)[:, None] + queries
+            groups.append(self._group(batch, tokens, page_table, positions))
         return groups
 
     def _extend_groups(self, batch: ForwardBatch) -> list[_Group]:
@@ -148,14 +147,21 @@ class TorchAttentionBackend:
             for start in range(0, query_len, EXTEND_ROWS):
                 end = min(start + EXTEND_ROWS, query_len)
                 past_len = seq_len - query_len
-                page_table = batch.page_table[row : row + 1, : self._num_pages(past_len + end)]
                 tokens = torch.arange(token_starts[row] + start, token_starts[row] + end)
+                kv_len = past_len + end
+                if batch.reach is not None:
+                    kv_len = int(batch.reach[tokens].max()) + 1
+                page_table = batch.page_table[row : row + 1, : self._num_pages(kv_len)]
                 positions = torch.arange(past_len + start, past_len + end)
-                groups.append(self._group(tokens, page_table, positions.view(1, -1)))
+                groups.append(self._group(batch, tokens, page_table, positions.view(1, -1)))
         return groups
 
     def _group(
-        self, tokens: torch.Tensor, page_table: torch.Tensor, positions: torch.Tensor
+        self,
+        batch: ForwardBatch,
+        tokens: torch.Tensor,
+        page_table: torch.Tensor,
+        positions: torch.Tensor,
     ) -> _Group:
         """`page_table` [num_reqs, num_pages], `positions` [num_reqs, num_queries] of the tokens."""
         num_reqs, num_pages = page_table.shape
@@ -163,13 +169,16 @@ class TorchAttentionBackend:
         kv_idx = page_table.unsqueeze(1) * self._num_kv_heads + heads
         kv_positions = torch.arange(num_pages * self._pool.page_size)
         distance = positions.unsqueeze(-1) - kv_positions  # [num_reqs, num_queries, kv_len]
-        biases = {window: self._bias(distance, window) for window in self._windows}
+        is_later = distance < 0
+        if batch.reach is not None:
+            is_later = kv_positions > batch.reach[tokens].view(*positions.shape, 1)
+        biases = {window: self._bias(distance, is_later, window) for window in self._windows}
         return _Group(tokens, num_reqs, kv_idx.reshape(-1), biases)
 
-    def _bias(self, distance: torch.Tensor, window: int | None) -> torch.Tensor:
-        is_hidden = distance < 0
-        if window is not None:
-            is_hidden |= distance >= window
+    def _bias(
+        self, distance: torch.Tensor, is_later: torch.Tensor, window: int | None
+    ) -> torch.Tensor:
+        is_hidden = is_later if window is None else is_later | (distance >= window)
         bias = torch.zeros(distance.shape, dtype=self._pool.group.dtype)
         return bias.masked_fill_(is_hidden, -torch.inf)[:, None, :, None]
 

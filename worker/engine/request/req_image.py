@@ -26,6 +26,7 @@ class ReqImage:
     digest: bytes
     pixels: bytes  # [height, width, 3] uint8
     namespace: bytes  # only runs with an equal one share what has been made of it
+    is_mutual: bool  # its tokens see each other: no prefill chunk ends within it
     # Between the first and the last prefill chunk that has tokens of it: the encoder keeps what the
     # vision tower made of it.
     is_encoded: bool = field(default=False, init=False)
@@ -39,7 +40,17 @@ class ReqImage:
         is_feature = np.array(sight.image_ids(grid)) == sight.image_token_id
         feature_idx = np.where(is_feature, is_feature.cumsum() - 1, -1)
         end = image.start + image.num_tokens
-        return cls(image.start, end, size, grid, feature_idx, image.digest, image.pixels, namespace)
+        return cls(
+            image.start,
+            end,
+            size,
+            grid,
+            feature_idx,
+            image.digest,
+            image.pixels,
+            namespace,
+            sight.is_mutual,
+        )
 
     @property
     def page_mark(self) -> bytes:

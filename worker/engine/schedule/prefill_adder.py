@@ -66,6 +66,7 @@ class PrefillAdder:
         end = min(req.num_tokens, start + self.token_budget, self._ledger.num_tokens_in_reach(req))
         if req.images and start < end:
             end = self._end_before_images(req, start, end)
+            end = self._end_outside_images(req, start, end)
         if end <= start:
             return
         self._ledger.extend(req, end)
@@ -85,6 +86,16 @@ class PrefillAdder:
             if self._sees_image:
                 return min(end, max(start, image.start))
             self._sees_image = True
+        return end
+
+    def _end_outside_images(self, req: Req, start: int, end: int) -> int:
+        """Of tokens that see each other all are computed in a step, however many it has."""
+        for image in req.images:
+            if not image.is_mutual or not image.start < end < image.end:
+                continue
+            if start < image.start:
+                return image.start
+            return image.end if image.end <= self._ledger.num_tokens_in_reach(req) else start
         return end
 
     def try_admit(self, req: Req) -> bool:

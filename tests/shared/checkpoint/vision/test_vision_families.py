@@ -11,7 +11,7 @@ import pytest
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
-from shared.protocol.sight_card import AreaSize, PixelSize
+from shared.protocol.sight_card import AreaSize, FixedSize, PixelSize
 
 CLIP = {
     "crop_size": {"height": 336, "width": 336},
@@ -119,6 +119,42 @@ def test_what_no_frontend_could_do_is_refused(
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(QWEN2_5_VL | change))
     with pytest.raises(ConfigError, match=sentence):
         sight_card(tmp_path, QWEN2_5_VL_CONFIG)
+
+
+GEMMA3 = {
+    "do_pan_and_scan": None,
+    "do_resize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_processor_type": "Gemma3ImageProcessor",
+    "image_seq_length": 256,
+    "image_std": [0.5, 0.5, 0.5],
+    "resample": 2,
+    "size": {"height": 896, "width": 896},
+}
+GEMMA3_CONFIG = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "image_token_index": 262144,
+    "mm_tokens_per_image": 256,
+    "text_config": {"model_type": "gemma3_text"},
+    "vision_config": {"image_size": 896, "patch_size": 14},
+}
+
+
+def test_gemma_3(tmp_path: Path) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(GEMMA3))
+    sight = sight_card(tmp_path, GEMMA3_CONFIG)
+    assert sight is not None
+    assert (sight.image_token_id, sight.resample, sight.is_mutual) == (262144, 2, True)
+    assert sight.size == FixedSize(896, 896, 256)
+    assert sight.image_text == "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
+    assert VisionCard.maybe_of(sight) is None
+    for change, sentence in (
+        ({"do_pan_and_scan": True}, "do_pan_and_scan=True is not supported"),
+        ({"size": {"height": 448, "width": 448}}, "reads images of 896"),
+    ):
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(GEMMA3 | change))
+        with pytest.raises(ConfigError, match=sentence):
+            sight_card(tmp_path, GEMMA3_CONFIG)
 
 
 def test_other_models_take_no_images(tmp_path: Path) -> None:

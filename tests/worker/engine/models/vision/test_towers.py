@@ -197,6 +197,20 @@ def test_axes_matter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert seeing.error(rig, 3, STORIES[3], output) > 1e-2
 
 
+def test_tokens_of_an_image_see_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a step has fewer tokens than the image."""
+    seeing = Seeing(tmp_path, "gemma3")
+    small = Rig(seeing.path, max_step_tokens=8, max_running=4)
+    output = small.run(seeing.add(1, STORIES[1]), seeing.add(2, STORIES[2]))[1]
+    assert seeing.error(small, 1, STORIES[1], output) < MAX_ERROR
+    ends = [end for batch in small.runner.batches for run_id, _, end in batch if run_id == 1]
+    assert ends[:6] == [8, 16, 21, 37, 45, 46]
+    monkeypatch.setattr(images, "reach", lambda _: None)
+    blind = Rig(seeing.path)
+    output = blind.run(seeing.add(1, STORIES[1]))[1]
+    assert seeing.error(blind, 1, STORIES[1], output) > 1e-2
+
+
 def test_what_deep_layers_saw_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeing = Seeing(tmp_path, "qwen3_vl")
     rig = Rig(seeing.path)

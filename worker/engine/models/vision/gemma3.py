@@ -1,0 +1,12 @@
+"""The tower of Gemma 3: SigLIP, pooled and projected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def gemma3_features(model: Any, image: torch.Tensor) -> torch.Tensor:
+    """[3, height, width] -> [1, num_features, hidden_size]."""
+    return torch.Tensor(model.get_image_features(image[None]).pooler_output)
