@@ -112,9 +112,10 @@ class AttentionTrial:
             difference = float((output.float() - wanted).norm() / wanted.norm())
             limit = MAX_DIFFERENCE_EPS * torch.finfo(self._task.dtype).eps
             if not difference <= limit:
+                name = str(self._task.dtype).removeprefix("torch.")
                 raise KernelUnavailable(
-                    f"its results differ from triton's by {difference:.1%}, and {limit:.1%} is what "
-                    f"{str(self._task.dtype).removeprefix('torch.')} makes"
+                    f"its results differ from triton's by {difference:.1%}, and {limit:.1%} is "
+                    f"what {name} makes"
                 )
 
     @cached_property
