@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
+from tokenizers import Tokenizer
 
 from frontend.fields.json_schema import SchemaReader
 from frontend.fields.regex_check import check_regex
+from frontend.fields.structural_tag import tag_grammar
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar import grammar_engine
 from shared.protocol.sampling import Grammar, GrammarKind
@@ -36,6 +38,7 @@ class GrammarFields(msgspec.Struct, omit_defaults=True):
     json_schema: Any = None  # SGLang
     regex: Any = None
     ebnf: Any = None
+    structural_tag: Any = None
     grammar: Any = None  # llama.cpp, whose GBNF it is
 
 
@@ -44,11 +47,17 @@ class WantedGrammar(NamedTuple):
 
     grammar: Grammar
     param: str
+    mark_ids: tuple[int, ...] = ()  # special tokens that are text of the output
 
 
-def resolve_grammar(fields: GrammarFields) -> WantedGrammar | None:
-    """None when the output is free. Raises InvalidRequest; the grammar is not compiled yet."""
-    wanted = list(_wanted(fields))
+def resolve_grammar(
+    fields: GrammarFields, tokenizer: Tokenizer | None = None
+) -> WantedGrammar | None:
+    """None when the output is free. Raises InvalidRequest; the grammar is not compiled yet.
+
+    `tokenizer`: whose tokens the marks of a structural tag may be.
+    """
+    wanted = list(_wanted(fields, tokenizer))
     if len(wanted) > 1:
         raise InvalidRequest(
             f"'{wanted[1].param}' and '{wanted[0].param}' exclude each other",
@@ -76,6 +85,8 @@ def resolve_text_format(value: Any) -> WantedGrammar | None:
         return None
     param = "text.format"
     kind = _typed(value, dict, param).get("type")
+    if kind == "structural_tag":
+        raise UnsupportedParameter(f"{param}.type", "is 'structural_tag': chats take it")
     if kind != "json_schema":
         wanted = list(_response_format(value, param))
         return wanted[0] if wanted else None
@@ -83,11 +94,13 @@ def resolve_text_format(value: Any) -> WantedGrammar | None:
     return _checked_size(_named_schema(inner, param))
 
 
-def _wanted(fields: GrammarFields) -> Iterator[WantedGrammar]:
+def _wanted(fields: GrammarFields, tokenizer: Tokenizer | None) -> Iterator[WantedGrammar]:
     if fields.response_format is not None:
-        yield from _response_format(fields.response_format, "response_format")
+        yield from _response_format(fields.response_format, "response_format", tokenizer)
     if fields.structured_outputs is not None:
-        yield from _structured_outputs(fields.structured_outputs)
+        yield from _structured_outputs(fields.structured_outputs, tokenizer)
+    if fields.structural_tag not in (None, ""):
+        yield _structural_tag(fields.structural_tag, "structural_tag", tokenizer)
     if fields.guided_json is not None:
         space = _whitespace(fields.guided_whitespace_pattern, "guided_whitespace_pattern")
         yield _schema(fields.guided_json, "guided_json", whitespace=space)
@@ -103,7 +116,9 @@ def _wanted(fields: GrammarFields) -> Iterator[WantedGrammar]:
             yield _ebnf(text, name)  # an empty one of llama.cpp's is none
 
 
-def _response_format(value: Any, name: str) -> Iterator[WantedGrammar]:
+def _response_format(
+    value: Any, name: str, tokenizer: Tokenizer | None = None
+) -> Iterator[WantedGrammar]:
     match _typed(value, dict, name).get("type"):
         case "text":
             _only(value, {"type"}, name)
@@ -116,10 +131,12 @@ def _response_format(value: Any, name: str) -> Iterator[WantedGrammar]:
         case "json_schema":
             _only(value, {"type", "json_schema"}, name)
             yield _named_schema(value.get("json_schema"), f"{name}.json_schema")
+        case "structural_tag":
+            yield _structural_tag(value, name, tokenizer)
         case other:
             raise InvalidRequest(
-                f"'{name}.type' is {json.dumps(other)[:100]}, must be text, json_object or "
-                "json_schema",
+                f"'{name}.type' is {json.dumps(other)[:100]}, must be text, json_object, "
+                "json_schema or structural_tag",
                 param=f"{name}.type",
             )
 
@@ -136,10 +153,15 @@ def _named_schema(value: Any, param: str) -> WantedGrammar:
     return _schema(value.get("schema"), f"{param}.schema", is_closed=strict)
 
 
-def _structured_outputs(value: Any) -> Iterator[WantedGrammar]:
+def _structural_tag(value: Any, param: str, tokenizer: Tokenizer | None) -> WantedGrammar:
+    tag = tag_grammar(value, param, tokenizer)
+    return WantedGrammar(_grammar(GrammarKind.LARK, tag.text), param, tag.mark_ids)
+
+
+def _structured_outputs(value: Any, tokenizer: Tokenizer | None) -> Iterator[WantedGrammar]:
     name = "structured_outputs"
     given = {key: each for key, each in _typed(value, dict, name).items() if each is not None}
-    kinds = {"json", "regex", "choice", "grammar", "json_object"}
+    kinds = {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}
     options = {"disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
     _only(given, kinds | options | {"disable_fallback"}, name)
     space = _whitespace(given.get("whitespace_pattern"), f"{name}.whitespace_pattern")
@@ -158,6 +180,8 @@ def _structured_outputs(value: Any) -> Iterator[WantedGrammar]:
         yield _choice(given["choice"], f"{name}.choice")
     if "grammar" in given:
         yield _ebnf(given["grammar"], f"{name}.grammar")
+    if "structural_tag" in given:
+        yield _structural_tag(given["structural_tag"], f"{name}.structural_tag", tokenizer)
 
 
 def _schema(

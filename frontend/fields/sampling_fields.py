@@ -206,7 +206,7 @@ def resolve_sampling(
         )
     stop_token_ids = tuple(fields.stop_token_ids or ())
     check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)
-    wanted = text_format or resolve_grammar(fields)
+    wanted = text_format or resolve_grammar(fields, tokenizer)
     seed = secrets.randbits(63) if fields.seed is None else fields.seed & _SEED_MASK
     params = SamplingParams(
         max_tokens=max_tokens or 0,
@@ -238,6 +238,7 @@ def resolve_sampling(
         include_stop=bool(fields.include_stop_str_in_output),
         min_tokens=min_tokens,
         skip_special_tokens=fields.skip_special_tokens is not False,
+        shown_ids=() if wanted is None else wanted.mark_ids,
     )
     return Sampling(
         params=params,

@@ -21,6 +21,7 @@ from shared.protocol.reply import AnswerFormat
 from shared.protocol.sampling import Grammar, GrammarKind
 
 _ANY = r"/(.|\n)*/"
+_KIND_NAMES = {GrammarKind.LARK: "structural tag"}
 
 
 class ToolGrammar:
@@ -127,7 +128,9 @@ class ToolGrammar:
 def _schema_of(content: Grammar) -> dict[str, object]:
     if content.kind is not GrammarKind.JSON_SCHEMA:
         raise UnsupportedParameter(
-            "tools", f"beside a {content.kind.value} is not supported, only beside a JSON schema"
+            "tools",
+            f"beside a {_KIND_NAMES.get(content.kind, content.kind.value)} is not supported, only "
+            "beside a JSON schema",
         )
     schema: dict[str, object] = json.loads(content.text)
     return schema

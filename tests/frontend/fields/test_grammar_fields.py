@@ -140,6 +140,11 @@ def test_a_free_output_has_no_grammar(fields: dict[str, Any]) -> None:
         ({"response_format": named(name="n" * 65)}, "response_format.json_schema.name", "65"),
         ({"response_format": named(other=1)}, "response_format.json_schema.other", ""),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", ""),
+        (
+            {"structural_tag": {"format": {"type": "token"}}},
+            "structural_tag.format.type",
+            "'structural_tag.format.type' is \"token\": not supported",
+        ),
         ({"structured_outputs": 5}, "structured_outputs", "object"),
         ({"json_schema": "{"}, "json_schema", "not valid JSON"),
         ({"json_schema": False}, "json_schema", "false"),
