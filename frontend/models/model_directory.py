@@ -36,6 +36,7 @@ _ABSENCE_S = 60.0  # for which a model stays without a heartbeat: it may be star
 _MISS_INTERVAL_S = 0.2  # unknown names do not make us read the cards more often than this
 _HOPELESS_S = 5.0  # longer than a heartbeat lives: what waits in a pool is not ended by a blink
 _LOAD_TIMEOUT_S = 60.0
+_TEXT_WAIT_S = 1.0  # of a list of models, for what it tells of their tokenizers
 # Tokenizers may drop blanks, or make one token of a word that they do not know.
 _MIN_TOKEN_CHARS = 128
 _RETRY_AFTER_S = 10
@@ -178,6 +179,12 @@ class ModelDirectory:
         """All that can be asked for, those that are served first: models, then adapters."""
         self._pace.use()
         return tuple(self._named.values())
+
+    async def await_texts(self) -> None:
+        """Waits a moment for tokenizers that are on their way: mostly all are here."""
+        tasks = [self._load(card.tokenizer_hash) for card in self._cards.values()]
+        if missing := [task for task in tasks if not task.done()]:
+            await asyncio.wait(missing, timeout=_TEXT_WAIT_S)
 
     def templates(self) -> dict[str, str | None]:
         """The chat templates of the models whose tokenizers are loaded, by the model's name."""

@@ -163,7 +163,7 @@ class NatsEndpoints:
         return encode_json(await self._erasing.erase(rid_of_body(body), caller))
 
     async def _list_models(self, body: dict[str, Any], caller: Caller) -> bytes:
-        return self._listing.all()
+        return await self._listing.all()
 
     async def _tokenize(self, body: dict[str, Any], caller: Caller) -> bytes:
         return await self._tokenizing.tokenize(body, caller)

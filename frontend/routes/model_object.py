@@ -78,15 +78,18 @@ class ModelListing:
         self._models = models
         self._styles = styles
 
-    def all(self) -> bytes:
+    async def all(self) -> bytes:
         """OpenAI's list of models."""
+        await self._models.await_texts()
         parsers = self.parsers()
         data = [self._object(each, parsers) for each in self._models.named()]
         return encode_json(ModelList(object="list", data=data))
 
     async def one(self, name: str) -> bytes:
         """Raises ModelNotFound or ServiceUnavailable."""
-        return encode_json(self._object(await self._models.find(name), self.parsers()))
+        model = await self._models.find(name)
+        await self._models.await_texts()
+        return encode_json(self._object(model, self.parsers()))
 
     def parsers(self) -> dict[str, ChosenParsers]:
         """By model, of those whose tokenizers have been read."""

@@ -26,7 +26,7 @@ class ModelRoutes:
         ]
 
     async def _list(self, request: Request, caller: Caller) -> Response:
-        return json_response(self._listing.all())
+        return json_response(await self._listing.all())
 
     async def _get(self, request: Request, caller: Caller) -> Response:
         return json_response(await self._listing.one(request.path_params["name"]))
