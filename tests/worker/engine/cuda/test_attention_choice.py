@@ -205,7 +205,7 @@ def test_a_trial_times_plans_and_layers_and_looks_at_results(part: PartName) -> 
     trial = AttentionTrial(make_part, LateDevice(), task, STEP, clock=lambda: now[0])
     assert trial.seconds(part, "triton") == pytest.approx(6 * 2.0)
     assert trial.seconds(part, "fa2") == pytest.approx(10 + 6 * 1.0)
-    with pytest.raises(KernelUnavailable, match=r"differ from triton's by 3\.1%, and 1\.6% is what bfloat16"):
+    with pytest.raises(KernelUnavailable, match=r"differ .* by 3\.1%, and 1\.6% is what bfloat16"):
         trial.seconds(part, "xqa")
     with pytest.raises(KernelUnavailable, match="OSError: no compiler"):
         trial.seconds(part, "fa3")
