@@ -13,6 +13,7 @@ from frontend.streams.generation import Generation
 from frontend.tenants.ledger import TenantLedger
 from frontend.text.text_stream import TextStream
 from shared.errors import ProtocolError
+from shared.nats_client.prompt_client import prompt
 from shared.protocol.codec import decode_text_frame
 from shared.telemetry.log import get_logger
 from shared.telemetry.malformed_count import MalformedCount
@@ -97,6 +98,7 @@ class ReplyRouter:
                 stream.asked_at -= stream.backoff_s
         self.on_gap.set()
 
+    @prompt
     async def _on_message(self, message: Msg) -> None:
         try:
             frame = decode_text_frame(message.data)

@@ -30,6 +30,7 @@ from shared.errors import (
 )
 from shared.event_wait import raise_if_cancelled
 from shared.nats_client.connection_end import end_subscription
+from shared.nats_client.prompt_client import prompt
 from shared.subjects import api_prefix, written_subject
 
 ERR_WRONG_LAST_SEQUENCE = 10071
@@ -123,6 +124,7 @@ class _BatchAnswer:
         self.status: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_broken = False
 
+    @prompt
     async def on_message(self, message: Msg) -> None:
         headers = message.headers or {}
         before = self.messages[-1].seq if self.messages else 0

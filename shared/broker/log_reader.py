@@ -21,12 +21,12 @@ from shared.broker.named_subjects import is_flow_control
 from shared.errors import BrokerError
 from shared.event_wait import wait_event
 from shared.nats_client.connection_end import end_subscription
+from shared.nats_client.prompt_client import prompt
 from shared.telemetry.log import get_logger
 
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 3.0
 _WATCH_INTERVAL_S = 0.2
-_YIELD_EVERY = 64  # messages: a long backlog must not keep the loop from other work
 
 log = get_logger(__name__)
 
@@ -63,7 +63,9 @@ class LogReader:
         self._generation = 0  # of the consumer
         self._subscription: Subscription | None = None
         self._last_heard = 0.0
-        self._gap = asyncio.Event()
+        self._has_gap = False
+        self._asked: list[str] = []  # flow control that waits for an answer
+        self._wake = asyncio.Event()  # there is a gap, or one of these
         self._leader_seq: int | None = None  # its last message of ours; None: not known yet
 
     async def run(self) -> None:
@@ -90,15 +92,17 @@ class LogReader:
     async def _create_consumer(self) -> None:
         await self._unsubscribe()  # a consumer of a failed attempt may exist and deliver
         inbox = self._nc.new_inbox()
-        self._gap.clear()
+        self._has_gap = False
+        self._asked.clear()
         self._consumer_seq = 0
         self._leader_seq = None
         self._last_heard = time.monotonic()
         self._generation = generation = self._generation + 1
 
+        @prompt
         async def deliver(message: Msg) -> None:
             if generation == self._generation:  # else left over from an earlier consumer
-                await self._deliver(message)
+                self._deliver(message)
 
         self._subscription = await self._nc.subscribe(
             inbox, cb=deliver, pending_msgs_limit=-1, pending_bytes_limit=-1
@@ -140,7 +144,10 @@ class LogReader:
         """Return when the consumer has a gap, is silent, or may have died with its connection."""
         reconnects = self._nc.stats["reconnects"]
         while True:
-            if await wait_event(self._gap, _WATCH_INTERVAL_S):
+            if await wait_event(self._wake, _WATCH_INTERVAL_S):
+                self._wake.clear()
+                await self._answer()
+            if self._has_gap:
                 return
             if self._nc.stats["reconnects"] != reconnects:
                 return
@@ -150,19 +157,19 @@ class LogReader:
             if time.monotonic() - self._last_heard > _SILENCE_S and self._nc.is_connected:
                 return
 
-    async def _deliver(self, message: Msg) -> None:
+    def _deliver(self, message: Msg) -> None:
         self._last_heard = time.monotonic()
         reply = message.reply
         if not reply or not reply.startswith("$JS.ACK"):
-            await self._on_status(message)
+            self._on_status(message)
             return
         # $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>,
         # with a domain and an account hash in front of the stream on some servers.
         tokens = reply.split(".")
         consumer_seq = int(tokens[-3]) if len(tokens) == 9 else int(tokens[8])
         stream_seq = int(tokens[-4]) if len(tokens) == 9 else int(tokens[7])
-        if self._gap.is_set() or consumer_seq != self._consumer_seq + 1:
-            self._gap.set()
+        if self._has_gap or consumer_seq != self._consumer_seq + 1:
+            self._note_gap()
             return
         self._consumer_seq = consumer_seq
         self._on_message(message.subject, stream_seq, message.data)
@@ -171,18 +178,26 @@ class LogReader:
         self.num_pending = int(pending)
         if self.num_pending == 0:
             self._maybe_caught_up()
-        elif consumer_seq % _YIELD_EVERY == 0:
-            await asyncio.sleep(0)
 
-    async def _on_status(self, message: Msg) -> None:
+    def _on_status(self, message: Msg) -> None:
         headers: dict[str, Any] = message.headers or {}
         # A flow control request, or what is left of one that got lost.
         asked = message.reply or headers.get("Nats-Consumer-Stalled", "")
         if is_flow_control(asked, self._stream):
-            await self._nc.publish(asked)
+            self._asked.append(asked)
+            self._wake.set()
         last = headers.get("Nats-Last-Consumer")
         if last is not None and int(last) != self._consumer_seq:
-            self._gap.set()
+            self._note_gap()
+
+    def _note_gap(self) -> None:
+        self._has_gap = True
+        self._wake.set()
+
+    async def _answer(self) -> None:
+        asked, self._asked = self._asked, []
+        for subject in asked:
+            await self._nc.publish(subject)
 
     @property
     def _is_behind_leader(self) -> bool:

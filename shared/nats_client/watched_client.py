@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.errors import MaxPayloadError, NoRespondersError
+from nats.errors import MaxPayloadError
+
+from shared.nats_client.prompt_client import PromptClient
 
 _FRAME_BYTES = len("NATS/1.0\r\n\r\n")
 _LINE_BYTES = len(": \r\n")
-_SLOW_S = 0.8
 
 
 def message_bytes(data: bytes, headers: Mapping[str, str] | None) -> int:
@@ -28,7 +27,7 @@ def message_bytes(data: bytes, headers: Mapping[str, str] | None) -> int:
     return len(data) + _FRAME_BYTES + lines
 
 
-class FlushingClient(Client):
+class FlushingClient(PromptClient):
     """On it sending does not fail because the connection has just broken: what is
     to be sent waits for the next connection, as it does a moment later.
 
@@ -47,11 +46,7 @@ class FlushingClient(Client):
 
 
 class WatchedClient(FlushingClient):
-    """`on_slow` hears the subject of each request without an answer so far, or without listener."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_slow: Callable[[str], None] = lambda _: None
+    """It sends no message that is too large."""
 
     async def publish(
         self,
@@ -66,20 +61,3 @@ class WatchedClient(FlushingClient):
         if headers is not None and message_bytes(payload, headers) > self.max_payload:
             raise MaxPayloadError
         await super().publish(subject, payload, reply, headers)
-
-    async def request(
-        self,
-        subject: str,
-        payload: bytes = b"",
-        timeout: float = 0.5,
-        old_style: bool = False,
-        headers: dict[str, str] | None = None,
-    ) -> Msg:
-        slow = asyncio.get_running_loop().call_later(_SLOW_S, self.on_slow, subject)
-        try:
-            return await super().request(subject, payload, timeout, old_style, headers)
-        except NoRespondersError:
-            self.on_slow(subject)
-            raise
-        finally:
-            slow.cancel()

@@ -25,6 +25,7 @@ from nats.errors import Error as NatsError
 
 from shared.broker.named_subjects import NamedSubjects
 from shared.event_wait import wait_event
+from shared.nats_client.prompt_client import prompt
 from shared.subjects import JOB_CLASSES, LANES, Lane, Subjects
 from shared.telemetry.log import get_logger
 from worker.held.delivery import Delivery
@@ -236,6 +237,7 @@ class RequestPuller:
             state.barred_until = time.monotonic() + _TICK_S
             log.warning("pull_failed", error=repr(exc))
 
+    @prompt
     async def _on_message(self, message: Msg) -> None:
         if self._named.is_ack_subject(message.reply):
             delivery = Delivery.from_msg(message)

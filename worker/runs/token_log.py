@@ -19,6 +19,7 @@ from nats.errors import Error as NatsError
 from shared.broker.jetstream import parse_pub_ack
 from shared.liveness.log_watch import LogMark
 from shared.nats_client.connection_end import end_subscription
+from shared.nats_client.prompt_client import prompt
 from shared.protocol.codec import encode_token_frame
 from shared.protocol.log_records import TokenEntry, TokenFrame
 from shared.subjects import Subjects
@@ -216,7 +217,9 @@ class TokenLog:
 
     @property
     def is_overfull(self) -> bool:
-        num_tokens = sum(partition.num_pending_tokens for partition in self._partitions)
+        num_tokens = 0
+        for partition in self._partitions:
+            num_tokens += partition.num_pending_tokens
         return num_tokens > self._max_pending_tokens
 
     @property
@@ -288,6 +291,7 @@ class TokenLog:
             reply=f"{self._inbox}.{partition}.{frame.number}",
         )
 
+    @prompt
     async def _on_ack(self, message: Msg) -> None:
         _, partition, number = message.subject.rsplit(".", 2)
         ack = parse_pub_ack(message.data)
