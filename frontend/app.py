@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from prometheus_client import Counter
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from frontend.http.error_response import ErrorBody, error_response
-from frontend.http.http_request import CallerReader
+from frontend.http.http_request import CallerReader, headers_of
 from frontend.inference.inference import Inference
 from frontend.inference.telemetry.access_log import log_refused
 from frontend.jobs.client_request_id import HEADER, client_request_id
@@ -124,7 +124,7 @@ def _routing_error(
 def with_client_id(scope: Scope, send: Send) -> Send:
     """Every answer to a client that named its request has that name."""
     try:
-        name = client_request_id(Headers(scope=scope))
+        name = client_request_id(headers_of(scope))
     except InvalidRequest:
         return send
     if not name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -85,6 +86,8 @@ class SamplingFields(CacheFields, omit_defaults=True):
 
 
 _RANGED = sorted(RANGES.keys() & set(SamplingFields.__struct_fields__) - {"max_tokens"})
+_ranged_values = attrgetter(*_RANGED)
+_values_on_the_wire = attrgetter(*_SAME_ON_THE_WIRE)
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -197,8 +200,9 @@ def resolve_sampling(
     n = 1 if fields.n is None else fields.n
     may_be_empty = may_be_empty or logprobs.num_scored_top is not None
     Range(low=0 if may_be_empty else 1).check(max_tokens_param, fields.max_tokens)
-    for name in _RANGED:
-        RANGES[name].check(name, getattr(fields, name))
+    for name, value in zip(_RANGED, _ranged_values(fields), strict=True):
+        if value is not None:
+            RANGES[name].check(name, value)
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidRequest(
             f"'min_tokens' is {min_tokens}, above '{max_tokens_param}', {max_tokens}",
@@ -284,8 +288,8 @@ def _looking_back(params: SamplingParams, fields: SamplingFields) -> SamplingPar
 
 def _same_on_the_wire(fields: SamplingFields) -> dict[str, Any]:
     """The given ones among the fields that have the same name and meaning there."""
-    given = {name: getattr(fields, name) for name in _SAME_ON_THE_WIRE}
-    return {name: value for name, value in given.items() if value is not None}
+    given = zip(_SAME_ON_THE_WIRE, _values_on_the_wire(fields), strict=True)
+    return {name: value for name, value in given if value is not None}
 
 
 def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from frontend.config import FrontendConfig
 from frontend.fields.cache_fields import checked_session
@@ -30,8 +30,22 @@ from shared.subjects import JOB_CLASSES
 
 _BODY_TIMEOUT_S = 60.0  # 32 MiB at 4.5 Mbit/s
 _UNSEEN = Unseen()
+_HEADERS = "jetflock.headers"  # of a scope
 
 T = TypeVar("T")
+
+
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """The headers of a request by their names in lower case, of several with one name the first:
+    decoded once, and kept in the scope.
+    """
+    found: dict[str, str] | None = scope.get(_HEADERS)
+    if found is None:
+        found = scope[_HEADERS] = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in reversed(scope["headers"])
+        }
+    return found
 
 
 class CallerReader:
@@ -146,7 +160,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     """Raises RequestTooLarge (before reading, when the client says how long it is),
     UnsupportedEncoding, or RequestTimeout.
     """
-    headers = request.headers
+    headers = headers_of(request.scope)
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise UnsupportedEncoding(

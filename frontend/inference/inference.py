@@ -62,7 +62,8 @@ class Inference:
         Raises RequestError.
         """
         answer = await self._start(surface, body, caller)
-        return replace(answer, headers={**answer.headers, **caller.unknown.headers()})
+        unknown = caller.unknown.headers()
+        return replace(answer, headers={**answer.headers, **unknown}) if unknown else answer
 
     async def _start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
         self._refuse_when_draining()

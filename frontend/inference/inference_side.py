@@ -131,6 +131,8 @@ def _taken(surface: Surface, body: dict[str, Any], caller: Caller) -> tuple[str,
     queue_timeout_s = take_queue_timeout(body, caller.queue_timeout_s)
     may_be_list = surface is Surface.GENERATE
     client_id = client_id_of_body(body, caller.client_id, may_be_list=may_be_list)
+    if (queue_timeout_s, client_id) == (caller.queue_timeout_s, caller.client_id):
+        return key, caller
     return key, replace(caller, queue_timeout_s=queue_timeout_s, client_id=client_id)
 
 

@@ -6,9 +6,9 @@ can lie in `Host`, `Origin` and `Sec-Fetch-Site`, and programs send none of the 
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from frontend.http.http_request import headers_of
 from shared.errors import Forbidden, RequestError, UnsupportedContentType
 from shared.status.http_host import HostRule
 
@@ -27,7 +27,7 @@ class BrowserGuard:
 
     def refusal(self, scope: Scope) -> RequestError | None:
         """None for what may pass."""
-        headers, method = Headers(scope=scope), scope["method"]
+        headers, method = headers_of(scope), scope["method"]
         host = headers.get("host", "")
         if not self._hosts.allows(host):
             return Forbidden(

@@ -9,12 +9,13 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from frontend.http.error_response import error_response
-from frontend.http.http_request import CallerReader, HttpPresence
+from frontend.http.http_request import CallerReader, HttpPresence, headers_of
 from frontend.inference.telemetry.access_log import log_refused
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute, RouteAnswer
 from shared.errors import InternalError, RequestError
 from shared.telemetry.log import get_logger
+from shared.telemetry.metrics import children_of
 
 log = get_logger(__name__)
 
@@ -27,7 +28,7 @@ class Endpoint:
     def __init__(self, route: ApiRoute, callers: CallerReader, answered: Counter) -> None:
         self._route = route
         self._callers = callers
-        self._answered = answered
+        self._answered = children_of(answered)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -35,14 +36,14 @@ class Endpoint:
         try:
             await response(scope, receive, send)
         finally:
-            self._answered.labels("http", self._route.path, response.status_code).inc()
+            self._answered("http", self._route.path, response.status_code).inc()
 
     async def _response(self, request: Request) -> RouteAnswer:
         caller = _NOBODY
         try:
             if not self._route.is_open:
                 presence = HttpPresence(request.receive)
-                caller = self._callers.caller(request.headers, "http", presence)
+                caller = self._callers.caller(headers_of(request.scope), "http", presence)
             return await self._route.handler(request, caller)
         except RequestError as exc:
             error = exc

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from frontend.http.http_request import HttpBodies
+from frontend.http.http_request import HttpBodies, headers_of
 from frontend.inference.inference import Inference
 from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
@@ -35,7 +35,7 @@ class JobStarts:
 
     async def start(self, read: ReadInvocation, request: Request, caller: Caller) -> AnswerResponse:
         """`read` says of which API the body is. Raises RequestError."""
-        last_event_id = request.headers.get("last-event-id")
+        last_event_id = headers_of(request.scope).get("last-event-id")
         if last_event_id:
             await self._bodies.skip(request, caller)
             event_id = parse_event_id(last_event_id)

@@ -30,6 +30,7 @@ class StreamRoom:
         self._interval_s = interval_s
         self._pace = LookPace(interval_s, max(interval_s, _IDLE_S))
         self._usages = dict.fromkeys(streams, 0.0)
+        self._fullest = 0.0  # the highest of them: it is asked for after each step
         self._looked_at = float("-inf")
 
     def usage(self, stream: str) -> float:
@@ -40,7 +41,7 @@ class StreamRoom:
     def is_above(self, mark: float) -> bool:
         """Whether one of them is."""
         self._pace.use()
-        return any(usage >= mark for usage in self._usages.values())
+        return self._fullest >= mark
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -68,6 +69,7 @@ class StreamRoom:
             return
         usage, before = usage_of(info), self._usages[stream]
         self._usages[stream] = usage
+        self._fullest = max(self._usages.values())
         for mark in (ADMISSION_MARK, ENGINE_MARK):
             if before < mark <= usage:
                 log.warning("stream_nearly_full", stream=stream, usage=round(usage, 3), mark=mark)

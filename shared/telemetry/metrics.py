@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,8 +14,11 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
 )
+from prometheus_client.metrics import MetricWrapperBase
 
 METRICS_PREFIX = "jetflock"
+
+M = TypeVar("M", bound=MetricWrapperBase)
 
 
 def new_registry(role: str) -> CollectorRegistry:
@@ -30,6 +35,19 @@ def new_registry(role: str) -> CollectorRegistry:
     )
     build.labels(importlib.metadata.version("jetflock"), role).set(1)
     return registry
+
+
+def children_of(metric: M) -> Callable[..., M]:
+    """What `metric.labels` gives, found by the values alone: without its lock and its checks."""
+    found: dict[tuple[object, ...], M] = {}
+
+    def child(*values: object) -> M:
+        known = found.get(values)
+        if known is None:
+            known = found[values] = metric.labels(*values)
+        return known
+
+    return child
 
 
 def count_of(counter: Counter) -> int:

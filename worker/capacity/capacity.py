@@ -194,7 +194,7 @@ class Capacity:
         ready = self._engine.ready
         if ready is None or not self.can_run or not self.admits:
             return 0
-        if self._pause.is_due:
+        if self._pause.is_on:
             return 0
         num_credits = self._credits.num_credits(ready, self._engine.load, self._held_requests)
         return max(0, min(num_credits - self._num_reserved, self._claims.room))

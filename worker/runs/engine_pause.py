@@ -16,13 +16,9 @@ class EnginePause:
         self._engine = engine
         self._token_log = token_log
         self._room = room
-        self.is_on = False  # as the engine was told
-
-    @property
-    def is_due(self) -> bool:
-        return self._token_log.is_overfull or self._room.is_above(ENGINE_MARK)
+        self.is_on = False  # as the engine was told: nothing is pulled meanwhile
 
     def update(self) -> None:
         """Tell the engine whether it must pause now."""
-        self.is_on = self.is_due
+        self.is_on = self._token_log.is_overfull or self._room.is_above(ENGINE_MARK)
         self._engine.set_stalled(self.is_on)

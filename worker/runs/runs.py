@@ -151,7 +151,8 @@ class Runs:
             if held.finish is not None:
                 num_tokens += held.finish.num_beam_tokens
                 has_ended = True
-        self._metrics.generation_tokens.inc(num_tokens)
+        if num_tokens:
+            self._metrics.generation_tokens.inc(num_tokens)
         if step.num_tokens:
             self._metrics.runs.step_tokens.observe(step.num_tokens)
         self.meter.note_tokens(num_tokens)

@@ -16,6 +16,7 @@ from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import Tenant
 from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestError
 from shared.subjects import Lane
+from shared.telemetry.metrics import children_of
 
 
 class Admission:
@@ -35,6 +36,8 @@ class Admission:
         self._limits = limits
         self._streams = streams
         self._metrics = metrics
+        self._prompt_tokens = children_of(metrics.prompt_tokens)
+        self._request_prompt_tokens = children_of(metrics.request_prompt_tokens)
 
     @asynccontextmanager
     async def turn(self, caller: Caller) -> AsyncIterator[None]:
@@ -74,8 +77,8 @@ class Admission:
         """The queue has taken what was let in."""
         self._watch.note_stored(job.model.card.pool, caller.job_class, job.num_choices)
         num_tokens = _num_prompt_tokens(job)
-        self._metrics.prompt_tokens.labels(job.model.name).inc(num_tokens)
-        self._metrics.request_prompt_tokens.labels(job.model.name).observe(num_tokens)
+        self._prompt_tokens(job.model.name).inc(num_tokens)
+        self._request_prompt_tokens(job.model.name).observe(num_tokens)
 
     def admit_call(self, caller: Caller) -> None:
         """Count in what takes no place in the queue. Raises RateLimited."""

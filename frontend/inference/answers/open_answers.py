@@ -19,6 +19,7 @@ from frontend.surfaces.ollama.answer_events import OllamaEvents
 from frontend.surfaces.responses.feed import ResponseFeed
 from frontend.surfaces.unnumbered_feed import UnnumberedFeed
 from shared.protocol.reply import Surface
+from shared.telemetry.metrics import children_of
 
 
 class OpenAnswers:
@@ -36,6 +37,13 @@ class OpenAnswers:
         self._terminator = terminator
         self._recent = recent
         self._metrics = metrics
+        self._success = children_of(metrics.request_success)
+        self._generated = children_of(metrics.tokens.generated)
+        self._first_token = children_of(metrics.latency.first_token)
+        self._per_token = children_of(metrics.latency.per_token)
+        self._hand_overs = children_of(metrics.hand_overs)
+        self._whole = children_of(metrics.latency.whole)
+        self._of_request = children_of(metrics.tokens.of_request)
         self._frontend_id = frontend_id
         self.num_open = 0
         self._is_cut = False
@@ -102,24 +110,24 @@ class OpenAnswers:
             generation.cut(Interrupt.SHUTDOWN)
 
     def _observe(self, generation: Generation) -> None:
-        metrics, model = self._metrics, generation.reply.model
+        model = generation.reply.model
         now = asyncio.get_running_loop().time()
         for stream in generation.streams:
             if stream.finish is not None:
-                metrics.request_success.labels(model, stream.finish.reason.value).inc()
+                self._success(model, stream.finish.reason.value).inc()
         if generation.is_resumed:
             return
         num_tokens = sum(stream.num_output_tokens for stream in generation.streams)
-        metrics.tokens.generated.labels(model).inc(num_tokens)
+        self._generated(model).inc(num_tokens)
         if generation.timings.first_text_at:
             ttft_s = generation.timings.first_text_at - generation.timings.arrived_at
-            metrics.latency.first_token.labels(model).observe(ttft_s)
+            self._first_token(model).observe(ttft_s)
             token_s = generation.token_s
             if token_s is not None:
-                metrics.latency.per_token.labels(model).observe(token_s)
+                self._per_token(model).observe(token_s)
         if generation.is_finished:
             num_hand_overs = sum(each.num_hand_overs for each in generation.streams)
-            metrics.hand_overs.labels(model).inc(num_hand_overs)
+            self._hand_overs(model).inc(num_hand_overs)
             duration_s = now - generation.timings.arrived_at
-            metrics.latency.whole.labels(model).observe(duration_s)
-            metrics.tokens.of_request.labels(model).observe(num_tokens)
+            self._whole(model).observe(duration_s)
+            self._of_request(model).observe(num_tokens)
