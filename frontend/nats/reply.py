@@ -139,6 +139,10 @@ async def _send_stream(answer: Answer, reply: Reply) -> int:
         error = error_of_interrupt(exc.interrupt, generation.group_id)
         await reply.send(b"", {**headers, STATUS_HEADER: "interrupted", **error_headers(error)})
         return error.status_code
+    except RequestError as exc:  # the answer cannot be read
+        await reply.send_error(exc, headers)
+        await reply.send(b"", {**headers, STATUS_HEADER: "end"})
+        return exc.status_code
     await reply.send(b"", {**headers, STATUS_HEADER: "end"})
     return 200 if feed.error is None else feed.error.status_code
 

@@ -165,6 +165,9 @@ class AnswerResponse:
         except Interrupted as exc:
             await self._end_interrupted(exc.interrupt, send)
             return
+        except RequestError as exc:
+            await self._end_failed(exc, send)
+            return
         if feed.error is not None:
             self.status_code = feed.error.status_code
         else:
@@ -174,13 +177,18 @@ class AnswerResponse:
     async def _end_interrupted(self, interrupt: Interrupt, send: Send) -> None:
         """Close a stream without its end: the client knows that [DONE] is missing, and resumes."""
         error = error_of_interrupt(interrupt, self._answer.generation.group_id)
-        self.status_code = error.status_code
-        if interrupt is Interrupt.CLIENT_GONE:
+        if interrupt not in (Interrupt.CLIENT_GONE, Interrupt.SHUTDOWN):
+            await self._end_failed(error, send)
             return
-        body = b""
-        if interrupt is not Interrupt.SHUTDOWN:
-            dialect = self._dialect
-            body = dialect.framed([Event(b"", dialect.error_body(error), dialect.error_event)])
+        self.status_code = error.status_code
+        if interrupt is Interrupt.SHUTDOWN:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _end_failed(self, error: RequestError, send: Send) -> None:
+        """Close a stream with an error that is of no event of its own."""
+        self.status_code = error.status_code
+        dialect = self._dialect
+        body = dialect.framed([Event(b"", dialect.error_body(error), dialect.error_event)])
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 

@@ -43,7 +43,7 @@ from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.thinking_budget import with_budget
 from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import with_answer
-from frontend.surfaces.tools.tool_messages import checked_tool_calls, for_template
+from frontend.surfaces.tools.tool_messages import checked_tool_calls, declared_to, for_template
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import AnswerFormat, Surface
 
@@ -303,8 +303,7 @@ class ChatRequests:
         declared = [] if use is None else use.declared
         messages = for_template(model.chat_template(), messages, declared, tools)
         if declared:
-            form = model.chat_template().tool_parser
-            told = declared if form is None else form.declared(declared)
+            told = declared_to(model.chat_template(), declared)
             template_kwargs = {**template_kwargs, "tools": told}
         if body.documents:
             if not model.chat_template().knows_documents:

@@ -37,7 +37,7 @@ from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.thinking_budget import with_budget
 from frontend.surfaces.tools.tool_fields import ToolShape, ToolUse, read_tools
 from frontend.surfaces.tools.tool_grammar import with_answer
-from frontend.surfaces.tools.tool_messages import for_template
+from frontend.surfaces.tools.tool_messages import declared_to, for_template
 from shared.errors import ConversationLocked, InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface
 
@@ -194,6 +194,8 @@ class ResponseRequests:
         template_kwargs = effort_kwargs(effort, template, "reasoning.effort")
         declared = [] if use is None else use.declared
         style = None if use is None else self._styles.tools(template)
+        if declared:
+            template_kwargs = {**template_kwargs, "tools": declared_to(template, declared)}
         return await self._encoder.encode_chat(
             caller,
             model,
@@ -201,7 +203,7 @@ class ResponseRequests:
             "input",
             add_generation_prompt=True,
             continue_final_message=False,
-            template_kwargs={**template_kwargs, "tools": declared} if declared else template_kwargs,
+            template_kwargs=template_kwargs,
         )
 
     async def _conversation(

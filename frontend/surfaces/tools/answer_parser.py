@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import abc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from frontend.parsers.calls.tool_parser import ArgumentReader, JsonArguments
+from shared.errors import InternalError, JetflockError
 from shared.protocol.reply import AnswerFormat
+from shared.telemetry.log import get_logger
+
+log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -75,6 +80,23 @@ class AnswerDelta:
         )
 
 
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    """What goes wrong in a parser, which may be an operator's own, ends its request alone.
+
+    Raises InternalError.
+    """
+    try:
+        yield
+    except JetflockError:
+        raise
+    except Exception as exc:
+        log.exception("answer_not_read")
+        raise InternalError(
+            f"The model's answer could not be read: its parser failed with {type(exc).__name__}"
+        ) from exc
+
+
 class AnswerParser(abc.ABC):
     """One state machine for streamed and whole answers.
 
@@ -103,13 +125,15 @@ class AnswerParser(abc.ABC):
     def feed(self, text: str) -> AnswerDelta:
         """Read more text."""
         self._text += text
-        while self._at < len(self._text) and self._state():
-            pass
+        with _failures_told():
+            while self._at < len(self._text) and self._state():
+                pass
         return self._told()
 
     def finish(self, *, is_cut: bool) -> AnswerDelta:
         """No more text comes. `is_cut`: not because the model had said all."""
-        self._end(is_cut=is_cut)
+        with _failures_told():
+            self._end(is_cut=is_cut)
         return self._told()
 
     @property

@@ -66,6 +66,12 @@ def for_template(
     ]
 
 
+def declared_to(template: ChatTemplate, declared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a client declares, as this template takes it."""
+    form = template.tool_parser
+    return declared if form is None else form.declared(declared)
+
+
 def told_in_words(
     messages: list[dict[str, Any]], tools: list[dict[str, Any]], parser: ToolParser
 ) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from frontend.surfaces.tools.answer_styles import AnswerStyles
 from shared.errors import ConfigError
 from shared.protocol.reply import AnswerFormat
 from tests.docs.markdown_page import MarkdownPage
+from tests.frontend.conftest import Stack
 from tests.frontend.surfaces.test_answer_parser import Answer, read
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "http-api.md"
@@ -101,6 +102,32 @@ def test_marks_of_reasoning_are_texts(tmp_path: Path) -> None:
     path = file_of(tmp_path, THOUGHT.replace('("</aside>",)', '""'))
     with pytest.raises(ConfigError, match=r"Aside\.ends is '', must be a tuple"):
         AnswerStyles(reasoning_parser=path)
+
+
+BOOM = f"""{TOOL}
+class Boom(Hermes):
+    name = "boom"
+    marks = Marks("H")
+
+    def behind_mark(self, text, at, names):
+        raise ValueError("boom")
+"""
+
+
+@pytest.mark.integration
+async def test_one_that_fails_ends_its_request_alone(tmp_path: Path, stack: Stack) -> None:
+    running = await stack.start_frontend(tool_parser=file_of(tmp_path, BOOM))
+    plain = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+    body = {**plain, "tools": [{"type": "function", "function": {"name": "now"}}]}
+    async with running.client() as client:
+        answer = await client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 500
+        assert "its parser failed with ValueError" in answer.json()["error"]["message"]
+        streamed = (await client.post("/v1/chat/completions", json={**body, "stream": True})).text
+        assert "its parser failed with ValueError" in streamed
+        assert "[DONE]" not in streamed
+        told = (await client.post("/v1/chat/completions", json=plain)).json()
+        assert told["choices"][0]["message"]["content"] == "Hello, world!"
 
 
 @pytest.mark.parametrize(

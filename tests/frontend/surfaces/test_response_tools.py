@@ -29,6 +29,7 @@ from shared.protocol.sampling import GrammarKind
 from shared.protocol.sealed_replies import seal, unseal
 from shared.protocol.text import Done, TextChunk
 from shared.protocol.token_ids import pack_token_ids, unpack_token_ids
+from tests.frontend import published_templates as published
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import FakeCatalog, make_image_loader
 from tests.frontend.fake_backend import Script
@@ -51,8 +52,8 @@ BODY: dict[str, Any] = {"model": "tiny", "input": "Weather?", "tools": [WEATHER,
 RID = "3f0c" * 8
 
 
-def directory() -> ModelDirectory:
-    bundle = make_bundle(CHATML_TOOLS)
+def directory(template: str = CHATML_TOOLS) -> ModelDirectory:
+    bundle = make_bundle(template)
     return ModelDirectory(FakeCatalog(bundle, make_card(bundle, max_context_len=4096)))  # type: ignore[arg-type]
 
 
@@ -78,6 +79,16 @@ async def request_of(**fields: Any) -> tuple[GenerateRequest, StoredResponse]:
     )
     assert job.response is not None
     return request, StoredResponse.of(request, job.response.params, job.response.items)
+
+
+async def test_gpt_oss_takes_functions_without_a_description() -> None:
+    nothing: Any = None
+    requests = ResponseRequests(
+        directory(published.GPT_OSS), PromptEncoder(), nothing, nothing, make_image_loader()
+    )
+    job = await requests.job(BODY, Caller())
+    assert job.answer is not None
+    assert job.answer.tools == "gpt_oss"
 
 
 async def view_of(answer: AnswerFormat | None, *, num_top: int | None = None) -> ResponseView:
