@@ -4,6 +4,7 @@ image processors beside them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from tests.tiny_llava import Pixels
 from tests.tiny_vision import save_tiny_reader
 
 IMAGE_TOKEN_ID = 2
+ROW_ENDS = {"[IMG_BREAK]": 3, "[IMG_END]": 4}
 
 _QWEN_TOWER = {
     "depth": 3,
@@ -63,6 +65,21 @@ _SIGLIP = {
     "patch_size": 4,
 }
 
+_PIXTRAL_IDS = {
+    "vision_config": _SIGLIP | {"model_type": "pixtral"},
+    "image_token_index": IMAGE_TOKEN_ID,
+    "spatial_merge_size": 2,
+}
+_PIXTRAL = (
+    "PixtralImageProcessorPil",
+    "pixtral.image_processing_pil_pixtral",
+    {"size": {"longest_edge": 48}, "patch_size": {"height": 8, "width": 8}},
+)
+
+# The text of the second goes through transformers.
+MISTRALS = {
+    name: TinyEyes(name, _PIXTRAL_IDS, *_PIXTRAL) for name in ("mistral3", "mistral3 ministral3")
+}
 EYES: dict[str, TinyEyes] = {
     "gemma3": TinyEyes(
         "gemma3",
@@ -76,6 +93,7 @@ EYES: dict[str, TinyEyes] = {
         {"size": {"height": 32, "width": 32}},
         text={"sliding_window": 12},
     ),
+    "mistral3": MISTRALS["mistral3"],
     "qwen2_vl": TinyEyes(
         "qwen2_vl",
         {"vision_config": _QWEN_TOWER | {"hidden_size": 48}, **_QWEN_IDS},
@@ -101,7 +119,7 @@ def save_tiny_eyes(path: Path, name: str, **text_overrides: Any) -> Path:
     """One of EYES. What its tower makes is as large as embeddings: it must be seen."""
     from safetensors.torch import load_file, save_file
 
-    eyes = EYES[name]
+    eyes = (EYES | MISTRALS)[name]
     save_tiny_reader(path, eyes.reader, eyes.text | text_overrides, **eyes.overrides)
     file = path / "model.safetensors"
     weights = load_file(file)
@@ -111,6 +129,8 @@ def save_tiny_eyes(path: Path, name: str, **text_overrides: Any) -> Path:
             weights[stored] = tensor + 0.2 * torch.randn(tensor.shape)
     save_file(weights, file, {"format": "pt"})
     eyes.make_processor().save_pretrained(path)
+    words = {str(token_id): {"content": word} for word, token_id in ROW_ENDS.items()}
+    (path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": words}))
     return path
 
 
@@ -120,8 +140,9 @@ class Reference:
     def __init__(self, path: Path, name: str) -> None:
         from transformers import AutoModelForImageTextToText
 
-        self._processor = EYES[name].make_processor()
-        self._types = "token_type_ids" if name == "gemma3" else "mm_token_type_ids"
+        self._processor = (EYES | MISTRALS)[name].make_processor()
+        self._types = {"gemma3": "token_type_ids"}.get(name, "mm_token_type_ids")
+        self._has_types = "mistral3" not in name
         auto_model: Any = AutoModelForImageTextToText
         self._model = auto_model.from_pretrained(path, dtype=torch.float32)
 
@@ -135,5 +156,6 @@ class Reference:
         pixels = dict(self._processor(given, return_tensors="pt")) if images else {}
         pixels.pop("num_crops", None)
         with torch.inference_mode():
-            output = self._model(input_ids=input_ids, **{self._types: types}, **pixels)
+            named = {self._types: types} if self._has_types else {}
+            output = self._model(input_ids=input_ids, **named, **pixels)
         return torch.Tensor(output.logits[0])

@@ -70,12 +70,7 @@ class AreaSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="area"):
         """The size of what the model reads, of at most so many features, unless the least that it
         takes has more. Raises BadImageSize.
         """
-        long, short = max(size), min(size)
-        if long > MAX_RATIO * short:
-            raise BadImageSize(
-                f"has {size.width} x {size.height} pixels: one side may be {MAX_RATIO} times as "
-                "long as the other"
-            )
+        _check_ratio(size)
         least = self.min_pixels
         most = max(min(self.max_pixels, max_features * self.cell**2), least)
         cells = [max(1, round(side / self.cell)) for side in size]
@@ -90,9 +85,7 @@ class AreaSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="area"):
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
         """Of an image that has been fitted. None: no fitted one has this size."""
-        if min(size) < self.cell or size.height % self.cell or size.width % self.cell:
-            return None
-        return ImageGrid(size.height // self.cell, size.width // self.cell)
+        return _cells(size, self.cell)
 
     @property
     def least(self) -> PixelSize:
@@ -100,7 +93,57 @@ class AreaSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="area"):
         return PixelSize(self.cell, self.cell)
 
 
-ImageSize: TypeAlias = FixedSize | AreaSize
+class EdgeSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="edge"):
+    """Images keep their shape, as far as both sides are multiples of `cell` pixels: a cell is a
+    feature. Where a side is longer than `longest_edge`, they are scaled down to it. A single cell
+    becomes two: the code that reads them takes no fewer.
+    """
+
+    cell: int
+    longest_edge: int
+
+    def fit(self, size: PixelSize, max_features: int) -> PixelSize:
+        """The size of what the model reads, of at most so many features. Raises BadImageSize."""
+        _check_ratio(size)
+        shrink = max(max(size) / self.longest_edge, 1.0)
+        sides = [math.floor(side / shrink) for side in size]
+        cells = [max(1, math.ceil(side / self.cell)) for side in sides]
+        if cells[0] * cells[1] > max_features:
+            shrink = math.sqrt(sides[0] * sides[1] / max_features)
+            cells = [max(1, math.floor(side / shrink)) for side in sides]
+            cells = [min(each, max_features) for each in cells]
+        if cells == [1, 1]:
+            cells = [1, 2]
+        return PixelSize(cells[0] * self.cell, cells[1] * self.cell)
+
+    def grid(self, size: PixelSize) -> ImageGrid | None:
+        """Of an image that has been fitted. None: no fitted one has this size."""
+        grid = _cells(size, self.cell)
+        return None if grid == (1, 1) else grid
+
+    @property
+    def least(self) -> PixelSize:
+        """A size that a fitted image may have."""
+        return PixelSize(self.cell, 2 * self.cell)
+
+
+def _check_ratio(size: PixelSize) -> None:
+    """Raises BadImageSize."""
+    if max(size) > MAX_RATIO * min(size):
+        raise BadImageSize(
+            f"has {size.width} x {size.height} pixels: one side may be {MAX_RATIO} times as long "
+            "as the other"
+        )
+
+
+def _cells(size: PixelSize, cell: int) -> ImageGrid | None:
+    """None: they do not fill it."""
+    if min(size) < cell or size.height % cell or size.width % cell:
+        return None
+    return ImageGrid(size.height // cell, size.width // cell)
+
+
+ImageSize: TypeAlias = FixedSize | AreaSize | EdgeSize
 
 
 class SightCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,7 +161,12 @@ class SightCard(msgspec.Struct, frozen=True, omit_defaults=True):
     is_mutual: bool = False  # the tokens of an image see each other, later ones too
     mark_text: str = ""  # what the rendered chat has for an image; empty: its token
     image_text: str = ""  # what is put there, with its token
+    row_end_id: int | None = None  # behind the features of each row but the last
+    last_id: int | None = None  # behind those of the last
 
     def image_ids(self, grid: ImageGrid) -> list[int]:
         """The tokens that stand for an image."""
-        return [self.image_token_id] * grid.num_features
+        if self.row_end_id is None or self.last_id is None:
+            return [self.image_token_id] * grid.num_features
+        row = [self.image_token_id] * grid.cols + [self.row_end_id]
+        return [*(row * grid.rows)[:-1], self.last_id]

@@ -71,7 +71,7 @@ from shared.protocol.sampling import (
     SequenceBreaker,
 )
 from shared.protocol.sealed_replies import seal
-from shared.protocol.sight_card import AreaSize, FixedSize, SightCard
+from shared.protocol.sight_card import AreaSize, EdgeSize, FixedSize, SightCard
 from shared.protocol.text import Done
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
@@ -259,6 +259,13 @@ MAPS |= {
         "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
         own_sight=SightCard(
             9, FixedSize(32, 32, 16, 40), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+        ),
+    ),
+    "model-edge-sight": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, EdgeSize(28, 1540), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6),
+            row_end_id=12, last_id=13,
         ),
     ),
     "model-mutual-sight": ModelCard(

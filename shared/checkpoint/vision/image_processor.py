@@ -23,6 +23,8 @@ class ImageProcessor:
         path: Path,
         values: Mapping[str, Any],
         defaults: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        may_pad: bool = False,
     ) -> None:
         """Raises ConfigError for one that leaves out a step that all families have."""
         self.path = path
@@ -30,18 +32,24 @@ class ImageProcessor:
         for name in _STEPS:
             if self.get(name, True) is not True:
                 raise self.unsupported(name)
-        if self.get("do_pad"):
+        if self.get("do_pad") and not may_pad:
             raise self.unsupported("do_pad")
 
     @classmethod
-    def read(cls, path: Path, defaults: Mapping[str, Any] = MappingProxyType({})) -> ImageProcessor:
+    def read(
+        cls,
+        path: Path,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        may_pad: bool = False,
+    ) -> ImageProcessor:
         """Of preprocessor_config.json, or its later place in processor_config.json.
 
         Raises ConfigError.
         """
         nested = read_json(path / _LATER_FILE, dict, {}).get("image_processor")
         values = nested if isinstance(nested, dict) else read_json(path / _FILE, dict)
-        return cls(path, values, defaults)
+        return cls(path, values, defaults, may_pad=may_pad)
 
     @staticmethod
     def is_in(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from shared.checkpoint.vision.gemma3 import gemma3_sight
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.llava import llava_sight
+from shared.checkpoint.vision.mistral3 import mistral3_sight
 from shared.checkpoint.vision.qwen_vl import qwen_vl_sight
 from shared.protocol.sight_card import SightCard
 
@@ -18,6 +19,7 @@ ReadSight: TypeAlias = Callable[[Path, dict[str, Any]], SightCard]
 WHOLE_FAMILIES: Mapping[str, ReadSight] = {"LlavaForConditionalGeneration": llava_sight}
 TOWER_FAMILIES: Mapping[str, ReadSight] = {
     "Gemma3ForConditionalGeneration": gemma3_sight,
+    "Mistral3ForConditionalGeneration": mistral3_sight,
     "Qwen2VLForConditionalGeneration": qwen_vl_sight,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_sight,
     "Qwen3VLForConditionalGeneration": qwen_vl_sight,

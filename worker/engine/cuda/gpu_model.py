@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 import torch
 
 from shared.errors import ConfigError, NotCapturable
-from shared.protocol.sight_card import SightCard
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cuda.attention.attention_choice import ChosenAttention
 from worker.engine.cuda.batch.step_inputs import StepInputs, pack
@@ -35,6 +34,7 @@ from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraWeights
 from worker.engine.models.model import Model
+from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.request.step_limits import StepLimits
@@ -67,7 +67,7 @@ class GpuModel:
         kv_dtype = choose_kv_dtype(config.kv_dtype, setup.dtype)
         self._kv_group = one_kv_group(self._layers, kv_dtype, config.page_size)
         self._attention = attention
-        self._image_encoder = _image_encoder(model, setup.config.sight, device)
+        self._image_encoder = _image_encoder(model, setup.config, device)
         weight_bytes = device.held_bytes()
         most_pages = -(-setup.max_context_len // config.page_size)
         draft = self._make_state(1, most_pages)
@@ -228,8 +228,9 @@ def _memory_for_graphs() -> AbstractContextManager[None]:
     )
 
 
-def _image_encoder(model: Model, sight: SightCard | None, device: GpuDevice) -> ImageEncoder | None:
+def _image_encoder(model: Model, config: ModelConfig, device: GpuDevice) -> ImageEncoder | None:
     """None also where what sees is a model of its own: `vision_limits` tells."""
-    if sight is None or not isinstance(model, TransformersModel):
+    if config.sight is None or config.tower is not None:
         return None
-    return ImageEncoder(model, sight, lambda pixels: upload(device, pixels))
+    assert isinstance(model, TransformersModel), "no other kind sees by itself"
+    return ImageEncoder(model, config.sight, lambda pixels: upload(device, pixels))

@@ -11,7 +11,14 @@ import pytest
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.errors import ConfigError
 from shared.protocol.model_cards import VisionCard
-from shared.protocol.sight_card import AreaSize, FixedSize, PixelSize
+from shared.protocol.sight_card import (
+    AreaSize,
+    BadImageSize,
+    EdgeSize,
+    FixedSize,
+    ImageGrid,
+    PixelSize,
+)
 
 CLIP = {
     "crop_size": {"height": 336, "width": 336},
@@ -155,6 +162,41 @@ def test_gemma_3(tmp_path: Path) -> None:
         (tmp_path / "preprocessor_config.json").write_text(json.dumps(GEMMA3 | change))
         with pytest.raises(ConfigError, match=sentence):
             sight_card(tmp_path, GEMMA3_CONFIG)
+
+
+def test_mistral_small_3_1(tmp_path: Path) -> None:
+    """As the hub has it: rows of [IMG], each ending in a token of its own."""
+    processor = {
+        "image_processor_type": "PixtralImageProcessor",
+        "patch_size": {"height": 14, "width": 14},
+        "size": {"longest_edge": 1540},
+    }
+    config = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "image_token_index": 10,
+        "spatial_merge_size": 2,
+        "text_config": {"vocab_size": 131072},
+        "vision_config": {"patch_size": 14},
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    with pytest.raises(ConfigError, match=r"no token '\[IMG_BREAK\]', which images need"):
+        sight_card(tmp_path, config)
+    added = [{"id": 12, "content": "[IMG_BREAK]"}, {"id": 13, "content": "[IMG_END]"}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    sight = sight_card(tmp_path, config)
+    assert sight is not None
+    assert sight.size == EdgeSize(28, 1540)
+    assert sight.image_ids(ImageGrid(2, 3)) == [10, 10, 10, 12, 10, 10, 10, 13]
+    for size, fitted in (
+        ((1540, 770), (1540, 784)),
+        ((3000, 1000), (1540, 532)),
+        ((20, 30), (28, 56)),
+        ((1, 200), (28, 224)),
+    ):
+        assert sight.size.fit(PixelSize(*size), 4000) == fitted
+    assert sight.size.fit(PixelSize(1540, 770), 100) == (392, 196)
+    with pytest.raises(BadImageSize, match="9 x 1801 pixels: one side may be 200 times"):
+        sight.size.fit(PixelSize(1801, 9), 4000)
 
 
 def test_other_models_take_no_images(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from worker.engine.models.dummy_weights import fill_parameters
 from worker.engine.models.transformers_config import MODEL_ERRORS, read_hf_config
 from worker.engine.models.vision.gemma3 import gemma3_features
 from worker.engine.models.vision.image_norm import ImageNorm
+from worker.engine.models.vision.mistral3 import mistral3_features
 from worker.engine.models.vision.qwen_vl import qwen3_vl_features, qwen_vl_features
 from worker.engine.models.vision.tower_config import TowerConfig
 from worker.engine_link.engine_config import LoadFormat
@@ -28,6 +29,7 @@ Features: TypeAlias = Callable[[Any, torch.Tensor], torch.Tensor]
 # Of a model whose text has no layers, and an image [3, height, width]: `VisionTower` has the shape.
 TOWERS: Mapping[str, Features] = {
     "Gemma3ForConditionalGeneration": gemma3_features,
+    "Mistral3ForConditionalGeneration": mistral3_features,
     "Qwen2VLForConditionalGeneration": qwen_vl_features,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_features,
     "Qwen3VLForConditionalGeneration": qwen3_vl_features,

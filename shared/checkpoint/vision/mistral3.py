@@ -1,0 +1,64 @@
+"""Mistral 3: images in sizes of their own, whose rows end in a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shared.checkpoint.json_file import read_json
+from shared.checkpoint.vision.image_processor import ImageProcessor
+from shared.checkpoint.vision.image_token import image_token_id
+from shared.errors import ConfigError
+from shared.protocol.sight_card import EdgeSize, SightCard
+
+_DEFAULTS = {
+    "resample": 3,
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+    "size": {"longest_edge": 1024},
+}
+_IMAGE_TOKEN_ID, _PATCH_SIZE, _MERGE_SIZE = 10, 16, 2
+_ROW_END, _IMAGE_END = "[IMG_BREAK]", "[IMG_END]"
+
+
+def mistral3_sight(path: Path, config: dict[str, Any]) -> SightCard:
+    """Raises ConfigError for one that is not supported."""
+    processor = ImageProcessor.read(path, _DEFAULTS, may_pad=True)  # a batch, and here is none
+    size = processor.get("size")
+    edge = size.get("longest_edge") if isinstance(size, dict) else None
+    patch_size = (config.get("vision_config") or {}).get("patch_size", _PATCH_SIZE)
+    merge_size = config.get("spatial_merge_size", _MERGE_SIZE)
+    if not isinstance(edge, int) or edge < 1:
+        raise processor.unsupported("size")
+    if processor.get("do_center_crop"):
+        raise processor.unsupported("do_center_crop")
+    if not isinstance(patch_size, int) or not isinstance(merge_size, int):
+        raise ConfigError(
+            f"{path}/config.json: patches of {patch_size!r}, merged by {merge_size!r}, are not "
+            "supported"
+        )
+    row_end_id, last_id = _ids(path, _ROW_END, _IMAGE_END)
+    return SightCard(
+        image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),
+        size=EdgeSize(patch_size * merge_size, edge),
+        resample=processor.resample,
+        rescale_factor=processor.rescale_factor,
+        mean=processor.three("image_mean"),
+        std=processor.three("image_std"),
+        row_end_id=row_end_id,
+        last_id=last_id,
+    )
+
+
+def _ids(path: Path, *words: str) -> list[int]:
+    """Of tokens that the tokenizer's files name. Raises ConfigError."""
+    added = read_json(path / "tokenizer_config.json", dict, {}).get("added_tokens_decoder")
+    named = added if isinstance(added, dict) else {}
+    ids = {each.get("content"): int(token_id) for token_id, each in named.items()}
+    if not set(words) <= ids.keys():
+        listed = read_json(path / "tokenizer.json", dict, {}).get("added_tokens") or []
+        ids |= {each.get("content"): each.get("id") for each in listed}
+    for word in words:
+        if not isinstance(ids.get(word), int):
+            raise ConfigError(f"{path}: the tokenizer has no token {word!r}, which images need")
+    return [ids[word] for word in words]
