@@ -43,7 +43,7 @@ class Think(ReasoningParser):
     """`<think>` and `</think>`: Qwen 3, DeepSeek R1, GLM and others."""
 
     name = "think"
-    aliases = ("glm45", "qwen3")
+    aliases = ("glm45", "qwen3", "qwen3-thinking", "kimi_k2", "deepseek_v3", "deepseek-v3")
     begins = ("<think>",)
     ends = ("</think>",)
 
@@ -60,6 +60,7 @@ class DeepseekR1(ReasoningParser):
     """All up to `</think>`. No template tells that a model leaves the opening mark out."""
 
     name = "deepseek_r1"
+    aliases = ("deepseek-r1",)
     level = 3
     begins = ("<think>",)
     ends = ("</think>",)

@@ -39,9 +39,9 @@ class Registry(Generic[P]):
         """`parsers`: where several fit a template, the first one is meant."""
         self._kind = kind
         self._parsers = tuple(parsers)
-        self._by_name = {
-            name: parser for parser in parsers for name in (parser.name, *parser.aliases)
-        }
+        names = [(name, each) for each in parsers for name in (each.name, *each.aliases)]
+        self._by_name = dict(names)
+        assert len(self._by_name) == len(names), "a name is of one parser"
 
     def __iter__(self) -> Iterator[P]:
         return iter(self._parsers)

@@ -24,6 +24,7 @@ class DeepseekV3(SectionedCalls):
     """A list of calls between marks, each `function<sep>name` and a block of JSON: V3 and R1."""
 
     name = "deepseek_v3"
+    aliases: ClassVar[tuple[str, ...]] = ("deepseekv3",)
     level = 3
     marks = Marks(
         "<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"
@@ -76,6 +77,7 @@ class DeepseekV31(DeepseekV3):
     """The same, each call `name<sep>{...}`: V3.1."""
 
     name = "deepseek_v31"
+    aliases = ("deepseekv31",)
     _between = '""'
 
     def fits(self, template: str) -> bool:

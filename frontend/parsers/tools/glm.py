@@ -20,6 +20,7 @@ class Glm45(Hermes):
     """`<tool_call>name`, and lines of `<arg_key>a</arg_key>` and `<arg_value>...</arg_value>`."""
 
     name = "glm45"
+    aliases: ClassVar[tuple[str, ...]] = ("glm",)
     level = 3
     more_marks = (_KEY, _KEY_END, _VALUE, _VALUE_END)
     reads_kinds = True
@@ -66,6 +67,7 @@ class Glm47(Glm45):
     """The same without lines: GLM 4.7."""
 
     name = "glm47"
+    aliases = ()
     _line = ""
 
     def fits(self, template: str) -> bool:

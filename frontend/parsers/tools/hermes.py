@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import ClassVar
 
 from frontend.parsers.calls.call_head import CallHead, Head, json_head
 from frontend.parsers.calls.marks import Marks, MarkSpan
@@ -15,6 +16,7 @@ class Hermes(ToolParser):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
 
     name = "hermes"
+    aliases: ClassVar[tuple[str, ...]] = ("qwen", "qwen25")
     marks = CALL_MARKS
     goes_on = True
 

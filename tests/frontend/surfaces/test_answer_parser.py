@@ -397,6 +397,22 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("name", "tools"),
+    [
+        ("qwen25", "hermes"),
+        ("qwen3_coder", "qwen3-coder"),
+        ("deepseekv31", "deepseek_v31"),
+        ("glm", "glm45"),
+        ("glm47", "glm47"),
+        ("minimax-m2", "minimax_m2"),
+        ("phi4_mini_json", "functools"),
+    ],
+)
+def test_names_of_others_are_taken(name: str, tools: str) -> None:
+    assert TOOL_PARSERS.chosen(name).name == tools
+
+
 def test_a_header_without_an_end_is_content() -> None:
     text = "<|channel|>" + "x" * 2000
     assert read(OSS, text) == Answer(content=text)
