@@ -492,7 +492,7 @@ def test_names_are_chosen_also_as_others_have_them() -> None:
     assert REASONING_PARSERS.chosen("qwen3").name == "think"
     with pytest.raises(ConfigError, match="no tool parser 'morse'; there are deepseek_v3, "):
         AnswerStyles("morse")
-    with pytest.raises(ConfigError, match="no reasoning parser 'morse'; there are deepseek_r1, "):
+    with pytest.raises(ConfigError, match="no reasoning parser 'morse'; there are deepseek-r1, "):
         AnswerStyles(reasoning_parser="morse")
 
 
