@@ -49,6 +49,8 @@ from shared.protocol.reply import (
 )
 from shared.protocol.request import GenerateRequest, ImageSpan, KeepPrefix, Readers, RequestGroup
 from shared.protocol.role_cards import (
+    ChosenParser,
+    ChosenParsers,
     GpuCard,
     Incarnation,
     LevelRecord,
@@ -69,6 +71,7 @@ from shared.protocol.sampling import (
     PoolingParams,
     SamplingParams,
     SequenceBreaker,
+    ThinkingBudget,
 )
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import AreaSize, EdgeSize, FixedSize, SightCard
@@ -220,6 +223,11 @@ MAPS |= {
         adapter="a1", pooling=PoolingParams(PoolingKind.LOGITS, False, 4, (5,), 2),
         keep=KeepPrefix(5.0, 3), level=3, session="c", num_public_tokens=1, may_be_copy=True,
     ),
+    "request-thinking": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1",
+        sampling=SamplingParams(9, 5, thinking=ThinkingBudget(4, (5, 6), 7, True, True)),
+        text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_ids=b"\1\0\0\0",
+    ),
     "claim-whole": Claim(
         prev=3, worker="worker-1", nonce="n", request_seq=9, ack_subject="$JS.ACK.x",
         tokenizer_hash="t1", text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), pool="p", after_death=True,
@@ -281,6 +289,11 @@ MAPS |= {
         images=(ImageSpan(1, 2, b"digest", 28, 56),), level=3,
     ),
     "worker-whole": WHOLE_WORKER,
+    "worker-dtype": WorkerCard("worker-1", "p", "m", "r1", WorkerState.LOADING, dtype="bfloat16"),
+    "role-parsers": RoleCard(
+        "frontend-1", "frontend",
+        parsers={"m": ChosenParsers(ChosenParser("hermes", "why"), ChosenParser("", "why not"))},
+    ),
     "role-whole": RoleCard("detok-1", "detok", "host", 7, 1.5, 2, "p", "failure", 3),
     "lease": LeaseRecord("detok-1", "n", 1250, True),
     "partition_owner": PartitionOwner("detok-1", "n"),

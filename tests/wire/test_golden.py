@@ -119,6 +119,8 @@ def note_values(value: Any, told: dict[type, set[str]]) -> None:
     elif isinstance(value, list | tuple):
         for inner in value:
             note_values(inner, told)
+    elif isinstance(value, dict):
+        note_values([*value.values()], told)
 
 
 def test_reply_data_is_whole_when_it_is_unsealed() -> None:
