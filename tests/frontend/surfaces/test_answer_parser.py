@@ -515,7 +515,10 @@ PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALL
     <|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_end|>
     <|tool_call_argument_begin|> <minimax:tool_call> </minimax:tool_call> <invoke
     </invoke> <|start|> <|channel|> <|message|> <|end|> <|call|> <|return|> <|constrain|>json
-    assistant analysis final commentary to=functions.add to=now""".split()  # noqa: SIM905
+    <start_function_call> <end_function_call> <escape> <|tool_call> <tool_call|> <|"|> call:add{
+    a: call: <|tool_call|> <|/tool_call|> functools <|python_start|> <|python_end|>
+    <|channel>thought <channel|> assistant analysis final commentary to=functions.add
+    to=now""".split()  # noqa: SIM905
 SPACED = (
     "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>",
     " to=functions.add<|channel|>commentary<|message|>",
