@@ -96,6 +96,7 @@ def test_children_find_the_roles() -> None:
     assert (COMPONENTS / "shared" / "config.py").is_file()
 
 
+@pytest.mark.e2e
 def test_children_take_no_modules_from_the_folder_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "nats.py").write_text("raise SystemExit('another nats')")
     launch = make_launches(ServeConfig().completed("m")).detok()

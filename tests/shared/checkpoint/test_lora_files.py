@@ -11,6 +11,8 @@ from shared.checkpoint.lora_files import CONFIG_FILE, WEIGHTS_FILE, LoraFiles
 from shared.errors import ConfigError
 from tests.lora_adapters import make_lora_files
 
+pytestmark = pytest.mark.torch  # the adapters are made with it
+
 Change = Callable[[bytes], bytes]
 
 
