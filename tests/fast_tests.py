@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-# What the modules in there import takes longer than all of the fast tests.
+# What the modules in there import or compute takes longer than hundreds of fast tests.
 LEFT_OUT = (
     "bench/test_gpu_bench.py",
     "deploy/test_demo_model.py",
+    "deploy/test_helm_chart.py",
     "e2e",
     "frontend/page",
+    "shared/gguf/test_tokenizers.py",
     "simulation",
 )
 # Of the engine, what decides without torch who runs in a step, and on which pages.
