@@ -74,30 +74,47 @@ def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
     scales = weight.scales
     if weight.zeros is None:
         return _of_plain(weight.codes, scales, group_size)
-    codes, zeros = weight.codes.to(torch.int16), weight.zeros.to(torch.int16)
+    zeros = weight.zeros.to(torch.int16)
     if not torch.equal(zeros.to(torch.float32), weight.zeros):
         return None
     if bool((zeros == zeros[0, 0]).all()):
-        return _of_plain(codes - zeros[0, 0], scales, group_size)
+        return _of_plain(weight.codes, scales, group_size, int(zeros[0, 0]))
+    layout = _of_four_bits(weight.codes, zeros, scales, group_size)
+    if layout is not None:
+        return layout
+    codes = weight.codes.to(torch.int16)
     columns = zeros.repeat_interleave(group_size, dim=1)[:, : codes.shape[1]]
-    return (
-        _of_four_bits(codes, zeros, scales, group_size)
-        or _of_plain(codes - columns, scales, group_size)
-        or _with_minima(codes, zeros, scales, group_size)
-    )
+    layout = _of_plain(codes - columns, scales, group_size)
+    return layout or _with_minima(codes, zeros, scales, group_size)
 
 
-def _of_plain(codes: torch.Tensor, scales: torch.Tensor, group_size: int) -> CodedLayout | None:
-    least, largest = torch.aminmax(codes)
-    low, high = int(least), int(largest)
+def _of_plain(
+    codes: torch.Tensor, scales: torch.Tensor, group_size: int, zero: int = 0
+) -> CodedLayout | None:
+    """With one zero point for all."""
+    least, largest = (int(each) for each in torch.aminmax(codes))
+    low, high = least - zero, largest - zero
     if low < -128 or high > 127:
         return None
-    codes = codes.to(torch.int8)
     if high - low < 16:
-        codes4, book = (codes - low).view(torch.uint8), _book4(torch.arange(low, low + 16))
+        codes4 = _lessened(codes, least, torch.uint8)
+        book = _book4(torch.arange(low, low + 16))
         return CodedLayout(CODES4, codes4, book, group_size, scales, None)
     book = _book8(torch.arange(_SIGN), _LONE_SIGN_INT8)
-    return CodedLayout(CODES8, _with_signs(codes), book, group_size, scales, None)
+    signed = _with_signs(_lessened(codes, zero, torch.int8))
+    return CodedLayout(CODES8, signed, book, group_size, scales, None)
+
+
+def _lessened(codes: torch.Tensor, number: int, dtype: torch.dtype) -> torch.Tensor:
+    """`codes` less `number`, which all fit into the eight bits of `dtype`: in eight bits, where
+    they and the number are in as many, for a difference that fits does not see its way wrap.
+    """
+    limits = torch.iinfo(codes.dtype)
+    if number and not limits.min <= number <= limits.max:
+        codes = codes.to(torch.int16)
+    if number:
+        codes = codes - number
+    return codes.view(dtype) if codes.itemsize == 1 else codes.to(dtype)
 
 
 def _with_signs(codes: torch.Tensor) -> torch.Tensor:
@@ -126,16 +143,16 @@ def _of_four_bits(
     codes: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, group_size: int
 ) -> CodedLayout | None:
     """With zero points: what is looked up is the difference, in five bits and a sign."""
-    base = -8 if int(codes.min()) < 0 else 0
-    codes, zeros = codes - base, zeros - base
-    if int(codes.min()) < 0 or int(codes.max()) > 15:
+    least, largest = (int(each) for each in torch.aminmax(codes))
+    base = -8 if least < 0 else 0
+    zeros = zeros - base
+    if least < base or largest - base > 15:
         return None
     if int(zeros.min()) < 0 or int(zeros.max()) > 16:
         return None
     book = _bytes(torch.cat([torch.arange(16), torch.arange(-16, 0)]))
-    return CodedLayout(
-        CODES4, codes.to(torch.uint8), book, group_size, scales, zeros.to(torch.int8)
-    )
+    codes4 = _lessened(codes, base, torch.uint8)
+    return CodedLayout(CODES4, codes4, book, group_size, scales, zeros.to(torch.int8))
 
 
 def _book4(values: torch.Tensor) -> torch.Tensor:

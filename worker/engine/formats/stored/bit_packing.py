@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-WORD_BITS = 32
 # Of four bits: a sign, two of exponent, one of mantissa.
 E2M1_BOOK = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 E8M0_BIAS, E8M0_NAN = 127, 255
@@ -12,15 +11,35 @@ E8M0_BIAS, E8M0_NAN = 127, 255
 
 def unpack_words(words: torch.Tensor, num_bits: int) -> torch.Tensor:
     """[..., n] int32 -> [..., n * 32 / num_bits] uint8: of each word its lowest bits first."""
-    shifts = torch.arange(0, WORD_BITS, num_bits, dtype=torch.int32)
-    parts = (words.unsqueeze(-1) >> shifts) & ((1 << num_bits) - 1)
-    return parts.to(torch.uint8).flatten(-2)
+    packed = words.contiguous().view(torch.uint8)  # the lowest byte first
+    match num_bits:
+        case 8:
+            return packed
+        case 4:
+            return unpack_nibbles(packed)
+        case 2:
+            return unpack_quarters(packed)
+    raise AssertionError(f"no format has values of {num_bits} bits in words")
 
 
+# What is done to a byte is done to a wider integer, whose bytes are then the values: all that a
+# weight is unpacked by reads and writes a byte a value, and no more.
 def unpack_nibbles(packed: torch.Tensor, *, high_first: bool = False) -> torch.Tensor:
     """[..., n] uint8 -> [..., 2 * n] uint8."""
-    pair = [packed & 0xF, packed >> 4]
-    return torch.stack(pair[::-1] if high_first else pair, dim=-1).flatten(-2)
+    wide = packed.contiguous().to(torch.int16)
+    if high_first:
+        wide = (wide >> 4).bitwise_or_(wide.bitwise_left_shift_(8))
+    else:
+        wide = (wide << 4).bitwise_or_(wide)
+    return wide.bitwise_and_(0x0F0F).view(torch.uint8)
+
+
+def unpack_quarters(packed: torch.Tensor) -> torch.Tensor:
+    """[..., n] uint8 -> [..., 4 * n] uint8: of each byte its lowest bits first."""
+    wide = packed.contiguous().to(torch.int32)
+    wide = (wide << 12).bitwise_or_(wide)
+    wide = (wide << 6).bitwise_or_(wide)
+    return wide.bitwise_and_(0x03030303).view(torch.uint8)
 
 
 def powers_of_two(exponents: torch.Tensor) -> torch.Tensor:

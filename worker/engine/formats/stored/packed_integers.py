@@ -28,7 +28,7 @@ def load_packed_integers(layout: PackedIntegers, parts: WeightParts) -> ScaledWe
         zeros = unpack_words(packed, layout.num_bits)[..., :rows].transpose(-1, -2)
     half = 1 << (layout.num_bits - 1)
     return ScaledWeight(
-        (codes.to(torch.int16) - half).to(torch.int8),
+        (codes - half).view(torch.int8),  # eight bits wrap, as what is below half does
         scales,
         1,
         layout.group_size or columns,
