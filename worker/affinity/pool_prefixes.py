@@ -90,6 +90,8 @@ class PoolPrefixes:
         has_come = bool(session) and self._sessions.note(session, Turn.of(chain))
         self._unpublished.hashes.extend(new)
         self._unpublished.sessions.extend([session] if has_come else [])
+        for waiting in self._unpublished:  # nobody may be there to be told
+            del waiting[:-_MAX_OTHER_BLOCKS]
         if new or has_come:
             self._has_unpublished.set()
 
