@@ -16,6 +16,7 @@ from frontend.parsers.calls.tool_parser import CallableTool, MarkRef
 from shared.errors import UnsupportedParameter
 
 _WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
+_MAX_KEY = 512  # characters
 _BRACKET = re.compile(r"[{}\[\]]")
 _STRING = r'"(?:[^"\\]|\\.)*"'
 
@@ -133,9 +134,10 @@ class BracedArguments:
             return "", at
         if text[begin] == "}":
             return self._closed(begin + 1)
-        colon = text.find(":", begin)
-        bracket = _BRACKET.search(text, begin, len(text) if colon < 0 else colon)
-        if bracket is not None:
+        longest = begin + _MAX_KEY
+        colon = text.find(":", begin, longest)
+        bracket = _BRACKET.search(text, begin, longest if colon < 0 else colon)
+        if bracket is not None or (colon < 0 and len(text) >= longest):
             return self._closed(begin)  # by something else: what it is belongs to no argument
         if colon < 0:
             return "", at

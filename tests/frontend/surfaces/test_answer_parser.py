@@ -419,6 +419,14 @@ def test_a_header_without_an_end_is_content() -> None:
     assert read(OSS, *text) == Answer(content=text)
 
 
+def test_a_key_without_an_end_is_no_argument() -> None:
+    key = "x" * 600
+    for text in (f"call:add{{{key}:1}}", f"call:add{{{key}"):
+        call = f"<start_function_call>{text}"
+        assert read(FUNCTION_GEMMA, call).calls == [("add", "{}")]
+        assert read(FUNCTION_GEMMA, *call) == read(FUNCTION_GEMMA, call)
+
+
 @pytest.mark.parametrize(("answer", "text", "expected"), CASES)
 def test_a_text_is_told_apart(answer: AnswerFormat, text: str, expected: Answer) -> None:
     assert read(answer, text) == expected
