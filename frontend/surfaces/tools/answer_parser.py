@@ -118,6 +118,9 @@ class AnswerParser(abc.ABC):
         self._delta = AnswerDelta()
         self._num_calls = 0
         self._arguments: ArgumentReader = JsonArguments()
+        self._owed: CallDelta | None = None  # told with the next text that is read
+        self._owed_at = 0  # its place in `_delta`
+        self._owed_behind = 0  # so much text
         self._at = 0  # in `_text`: everything before it has been read
         self.has_thought = answer.begins_in_reasoning
         self._state = begin
@@ -134,6 +137,7 @@ class AnswerParser(abc.ABC):
         """No more text comes. `is_cut`: not because the model had said all."""
         with _failures_told():
             self._end(is_cut=is_cut)
+        self._tell_owed()
         return self._told()
 
     @property
@@ -155,12 +159,20 @@ class AnswerParser(abc.ABC):
         """The arguments of a call are whole: choose the next state."""
 
     def _told(self) -> AnswerDelta:
+        if self.num_read + self._at > self._owed_behind:
+            self._tell_owed()
         read, self._text = self._text[: self._at], self._text[self._at :]
         self.num_read += len(read)
         self.checksum = zlib.crc32(read.encode(), self.checksum)
         self._at = 0
         delta, self._delta = self._delta, AnswerDelta()
+        self._owed_at = 0
         return delta
+
+    def _tell_owed(self) -> None:
+        if self._owed is not None:
+            self._delta.parts.insert(self._owed_at, self._owed)
+            self._owed = None
 
     def _open_call(self, name: str, at: int, arguments: str | None, reader: ArgumentReader) -> None:
         """A call has begun; the text goes on at `at`. None: its arguments are read by `reader`."""
@@ -181,6 +193,9 @@ class AnswerParser(abc.ABC):
         has_read = bool(told)
         if self._arguments.is_verbatim:
             told = self._untold(begin, self._at)
+        elif self._at == begin:
+            self._owe(told)
+            told = ""
         elif self.num_read + self._at <= self._num_told:
             told = ""
         if told:
@@ -188,6 +203,16 @@ class AnswerParser(abc.ABC):
         if self._arguments.is_closed:
             self._end_arguments()
         return has_read
+
+    def _owe(self, told: str) -> None:
+        """Something else closes arguments, and is not read with them: who was told of all text so
+        far was not told of that.
+        """
+        self._tell_owed()  # of the call before, behind which more was read
+        if told and self.num_read + self._at >= self._num_told:
+            self._owed = CallDelta(self._num_calls - 1, arguments=told)
+            self._owed_at = len(self._delta.parts)
+            self._owed_behind = self.num_read + self._at
 
     # What is told of the text from `_at` on, to an end.
 

@@ -427,6 +427,33 @@ def test_a_key_without_an_end_is_no_argument() -> None:
         assert read(FUNCTION_GEMMA, *call) == read(FUNCTION_GEMMA, call)
 
 
+@pytest.mark.parametrize(
+    ("answer", "head", "rest"),
+    [
+        (PYTHONIC, "[add(", "<x"),
+        (CODER, "<tool_call><function=add>", "</tool_call>"),
+        (FUNCTION_GEMMA, "<start_function_call>call:add{", "]x"),
+        (CODER, "<tool_call><function=add><tool_call><function=add>", "<tool_call>"),
+    ],
+)
+def test_arguments_that_something_else_closes_are_told_once(
+    answer: AnswerFormat, head: str, rest: str
+) -> None:
+    """Also to who has heard of the call alone, whose text ends where they begin."""
+    whole = read(answer, head + rest)
+    assert {*whole.calls} == {("add", "{}")}
+    assert read(answer, *(head + rest)) == whole
+    parser = answer_parser(answer)
+    so_far = Answer()
+    for char in head + rest:
+        so_far.add(parser.feed(char))
+        resumed = answer_parser(answer, num_told=parser.num_read)
+        told = Answer(so_far.reasoning, so_far.content, list(so_far.calls))
+        told.add(resumed.feed(head + rest))
+        told.add(resumed.finish(is_cut=False))
+        assert told == whole
+
+
 @pytest.mark.parametrize(("answer", "text", "expected"), CASES)
 def test_a_text_is_told_apart(answer: AnswerFormat, text: str, expected: Answer) -> None:
     assert read(answer, text) == expected
