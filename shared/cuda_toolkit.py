@@ -37,9 +37,9 @@ def provide_nvcc(
     """
     if (found := find_nvcc(environ, machine)) is not None:
         return found
-    root = pip_toolkit()
-    if root is None or pip_nvcc() is None:
+    if (nvcc := pip_nvcc()) is None:
         return None
+    root = nvcc.parents[1]
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:16]
     home = cache / f"cuda-{digest}"
     if not (home / "bin" / "nvcc").exists():

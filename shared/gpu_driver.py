@@ -47,6 +47,16 @@ class TorchBuild(NamedTuple):
         return None if told is None else cls(found, told[1])
 
 
+class CudaObstacle(NamedTuple):
+    """Why torch and the driver do not fit, with both versions, and what to do."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.remedy}"
+
+
 def visible_driver(environ: Mapping[str, str], root: Path = Path("/")) -> str | None:
     """Its version, like 570.86.15; UNKNOWN_DRIVER where it does not tell (WSL). None where this
     process has no NVIDIA GPU: there is none, its container was given none, or they are hidden from
@@ -65,8 +75,8 @@ def visible_driver(environ: Mapping[str, str], root: Path = Path("/")) -> str | 
     return UNKNOWN_DRIVER if told is None else told[1]
 
 
-def why_not_cuda(driver: str, build: TorchBuild) -> str | None:
-    """Both versions and what to do, in a sentence; None when they fit, as far as is known."""
+def why_not_cuda(driver: str, build: TorchBuild) -> CudaObstacle | None:
+    """None when they fit, as far as is known."""
     branch = int(driver.partition(".")[0]) if driver else None
     name = f"NVIDIA driver {driver}" if driver else "an NVIDIA driver"
     remedies = [_other_torch(branch)]
@@ -83,7 +93,8 @@ def why_not_cuda(driver: str, build: TorchBuild) -> str | None:
             f"update the driver to {least} or newer",
             *(remedies if _runs_any(branch) else ()),
         ]
-    return f"{what}: {', '.join(remedies)}, or run on the processor with --device cpu"
+    remedy = f"{', '.join(remedies)}, or run on the processor with --device cpu"
+    return CudaObstacle(what, remedy)
 
 
 def _runs_any(branch: int) -> bool:

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+from shared.gpu_driver import VISIBLE_DEVICES
+
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # a folder for each
 
 
@@ -22,12 +23,14 @@ def gpu_share(
     if len(gpus) < max(2, num_ranks):
         return {}
     first = worker_idx * num_ranks
-    return {VISIBLE: ",".join(gpus[(first + rank) % len(gpus)] for rank in range(num_ranks))}
+    return {
+        VISIBLE_DEVICES: ",".join(gpus[(first + rank) % len(gpus)] for rank in range(num_ranks))
+    }
 
 
 def num_visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> int | None:
     """0 when nothing of a driver is there, None when their number cannot be known without it."""
-    if VISIBLE in environ or driver.is_dir():
+    if VISIBLE_DEVICES in environ or driver.is_dir():
         return len(_gpus(environ, driver))
     signs = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the driver's own; that of WSL
     is_there = shutil.which("nvidia-smi") is not None or any(sign.exists() for sign in signs)
@@ -36,6 +39,6 @@ def num_visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> int 
 
 def _gpus(environ: Mapping[str, str], driver: Path) -> list[str]:
     """By number or id. Asks no driver: that would take memory on each of them."""
-    if VISIBLE in environ:
-        return [gpu.strip() for gpu in environ[VISIBLE].split(",") if gpu.strip()]
+    if VISIBLE_DEVICES in environ:
+        return [gpu.strip() for gpu in environ[VISIBLE_DEVICES].split(",") if gpu.strip()]
     return [str(number) for number in range(len(list(driver.glob("*"))))]

@@ -78,7 +78,7 @@ def check_cuda(environ: Mapping[str, str], root: Path = Path("/")) -> None:
     if driver is None or build is None:
         return
     if (obstacle := why_not_cuda(driver, build)) is not None:
-        raise ConfigError(obstacle)
+        raise ConfigError(str(obstacle))
 
 
 def check_context(files: ModelFiles, wanted: int | None) -> None:

@@ -56,8 +56,7 @@ def _torch(driver: str) -> Finding:
     if found is None:
         return warn("GPU: torch", "not installed", install_command("cuda"))
     if (obstacle := why_not_cuda(driver, found)) is not None:
-        what, _, remedy = obstacle.partition(": ")
-        return fail("GPU: torch", what, remedy)
+        return fail("GPU: torch", obstacle.what, obstacle.remedy)
     return ok("GPU: torch", f"{found.version} for CUDA {found.cuda}; --device auto uses the GPU")
 
 

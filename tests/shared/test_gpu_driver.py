@@ -114,7 +114,7 @@ def test_what_fits_is_no_obstacle(driver: str, torch: TorchBuild) -> None:
 def test_what_does_not_fit_is_told_with_both_versions_and_what_to_do(
     driver: str, torch: TorchBuild, expected: str
 ) -> None:
-    assert why_not_cuda(driver, torch) == expected
+    assert str(why_not_cuda(driver, torch)) == expected
 
 
 def test_the_installed_torch_is_known_without_importing_it() -> None:

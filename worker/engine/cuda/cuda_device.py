@@ -27,7 +27,7 @@ def gpu_obstacle(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
         return None
     known = why_not_cuda(driver, TorchBuild(torch.__version__, torch.version.cuda))
     if known is not None:
-        return known
+        return str(known)
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as exc:  # the driver's words; a build without CUDA
