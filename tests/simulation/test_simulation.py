@@ -22,7 +22,7 @@ _FIRST_SEEDS = {
     "nothing is resent": 405,
     "a fenced finish is acknowledged": 980,
     "a nak without a stored release": 127,
-    "a lease outlives its time": 400,
+    "a lease outlives its time": 2180,
     "a lease renewed too late": 405,
 }
 # They show after hundreds of schedules.
