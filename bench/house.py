@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -23,6 +24,7 @@ SPINE = ("Worker", "Engine", "DecoderModel", "Detokenizer", "Inference")
 SMALL_LINES = 60
 LONE_LINES = 120
 MAX_PARAMETERS = 8
+GENERATED_PAGES = ("api.md", "all-metrics.md", "peer-flags.md", "structures.md")
 Graph = Mapping[str, set[str]]
 
 
@@ -173,6 +175,15 @@ def print_figures() -> None:
     print(f"spine: {len(spine)} files, {sum(files[name].num_lines for name in spine)} lines")
     wide = [told for source in files.values() for told in source.wide_constructors()]
     print(f"constructors over {MAX_PARAMETERS} parameters: {len(wide)} ({', '.join(wide)})")
+    print(f"docs: {num_words_of_prose()} words of prose")
+
+
+def num_words_of_prose() -> int:
+    """Of README.md and docs/, without tables, code and the generated pages."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    texts = [page.read_text() for page in pages if page.name not in GENERATED_PAGES]
+    prose = [re.sub(r"^```.*?^```|^\s*\|.*?$", "", text, flags=re.M | re.S) for text in texts]
+    return sum(len(text.split()) for text in prose)
 
 
 if __name__ == "__main__":
