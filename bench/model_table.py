@@ -36,7 +36,7 @@ def fates() -> dict[str, set[str]]:
     left = decoders()
     found: dict[str, set[str]] = {}
     for fate, names in (
-        ("fused", set(FUSED_ARCHITECTURES)),
+        ("fused", set(FUSED_ARCHITECTURES) - set(TEXT_ARCHITECTURES)),
         ("through transformers, tested", set(TESTED_ARCHITECTURES)),
         ("through transformers, with images, tested", set(WHOLE_FAMILIES)),
         ("their text as above, with images on CPUs, tested", set(TOWER_FAMILIES)),

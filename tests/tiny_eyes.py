@@ -112,14 +112,26 @@ EYES: dict[str, TinyEyes] = {
         *_QWEN_PROCESSOR,
         {"patch_size": 4, "min_pixels": 64, "max_pixels": 64 * 40},
     ),
+    "qwen3_5": TinyEyes(
+        "qwen3_5",
+        {"vision_config": _QWEN3_TOWER, **_QWEN_IDS},
+        *_QWEN_PROCESSOR,
+        {"patch_size": 4, "min_pixels": 64, "max_pixels": 64 * 40},
+    ),
 }
+# What they are made of is tested with the others.
+LIKE_THEM = {
+    name: EYES[kind]._replace(reader=name)
+    for name, kind in (("qwen3_vl_moe", "qwen3_vl"), ("qwen3_5_moe", "qwen3_5"))
+}
+ALL_EYES = EYES | LIKE_THEM | MISTRALS
 
 
 def save_tiny_eyes(path: Path, name: str, **text_overrides: Any) -> Path:
-    """One of EYES. What its tower makes is as large as embeddings: it must be seen."""
+    """One of ALL_EYES. What its tower makes is as large as embeddings: it must be seen."""
     from safetensors.torch import load_file, save_file
 
-    eyes = (EYES | MISTRALS)[name]
+    eyes = ALL_EYES[name]
     save_tiny_reader(path, eyes.reader, eyes.text | text_overrides, **eyes.overrides)
     file = path / "model.safetensors"
     weights = load_file(file)
@@ -140,7 +152,7 @@ class Reference:
     def __init__(self, path: Path, name: str) -> None:
         from transformers import AutoModelForImageTextToText
 
-        self._processor = (EYES | MISTRALS)[name].make_processor()
+        self._processor = ALL_EYES[name].make_processor()
         self._types = {"gemma3": "token_type_ids"}.get(name, "mm_token_type_ids")
         self._has_types = "mistral3" not in name
         auto_model: Any = AutoModelForImageTextToText

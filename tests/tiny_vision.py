@@ -87,6 +87,12 @@ READERS["qwen3_5_moe"] = (
     },
     READERS["qwen3_5"][2],
 )
+READERS["qwen3_vl_moe"] = (
+    "qwen3_vl_moe",
+    READERS["qwen3_vl"][1]
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20},
+    READERS["qwen3_vl"][2],
+)
 
 
 def save_tiny_reader(
@@ -106,4 +112,17 @@ def save_tiny_reader(
             if parameter.ndim == 1:
                 parameter += 0.3 * torch.randn(parameter.shape)
     model.save_pretrained(path)
+    if model_type == "qwen3_vl_moe":
+        _transpose_experts(path / "model.safetensors")
     return path
+
+
+def _transpose_experts(file: Path) -> None:
+    """As the hub has them."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(file)
+    for name, tensor in weights.items():
+        if ".experts." in name:
+            weights[name] = tensor.mT.contiguous()
+    save_file(weights, file, {"format": "pt"})

@@ -1,4 +1,4 @@
-"""Qwen2-VL, 2.5 and 3: images in sizes of their own, and positions of three axes."""
+"""Qwen2-VL, 2.5, 3 and Qwen 3.5: images in sizes of their own, and positions of three axes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _DEFAULTS = {
 }
 _LEAST, _MOST = 56 * 56, 28 * 28 * 1280  # pixels
 _IMAGE_TOKEN_ID = 151655
+_IMAGE_TOKEN_IDS = {"qwen3_5": 248056, "qwen3_5_moe": 248056}  # of others, by model_type
 
 
 def qwen_vl_sight(path: Path, config: dict[str, Any]) -> SightCard:
@@ -37,8 +38,9 @@ def qwen_vl_sight(path: Path, config: dict[str, Any]) -> SightCard:
                 f"processor {ours}={processor.integer(ours)}"
             )
     least, most = _bounds(processor)
+    default_id = _IMAGE_TOKEN_IDS.get(str(config.get("model_type")), _IMAGE_TOKEN_ID)
     return SightCard(
-        image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),
+        image_token_id=image_token_id(path, config, default_id),
         size=AreaSize(
             processor.integer("patch_size") * processor.integer("merge_size"), least, most
         ),

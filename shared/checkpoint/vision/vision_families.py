@@ -23,6 +23,9 @@ TOWER_FAMILIES: Mapping[str, ReadSight] = {
     "Qwen2VLForConditionalGeneration": qwen_vl_sight,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_sight,
     "Qwen3VLForConditionalGeneration": qwen_vl_sight,
+    "Qwen3VLMoeForConditionalGeneration": qwen_vl_sight,
+    "Qwen3_5ForConditionalGeneration": qwen_vl_sight,
+    "Qwen3_5MoeForConditionalGeneration": qwen_vl_sight,
 }
 
 

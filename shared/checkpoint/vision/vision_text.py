@@ -27,6 +27,10 @@ TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "Qwen2VLForConditionalGeneration": {"qwen2_vl_text": "Qwen2ForCausalLM"},
     "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
     "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3ForCausalLM"},
+    # Read as itself: in transformers its text is no model of its own.
+    "Qwen3VLMoeForConditionalGeneration": {
+        "qwen3_vl_moe_text": "Qwen3VLMoeForConditionalGeneration"
+    },
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
 }

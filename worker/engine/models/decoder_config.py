@@ -277,14 +277,20 @@ def with_latents(model: DecoderConfig, latent: LatentConfig) -> DecoderConfig:
 
 
 def with_experts(
-    config: ConfigFile, model: DecoderConfig, experts: ExpertsConfig, has_experts: Sequence[bool]
+    config: ConfigFile,
+    model: DecoderConfig,
+    experts: ExpertsConfig,
+    has_experts: Sequence[bool],
+    *,
+    on_cpu_alone: bool = False,  # nothing else computes it, on GPUs either
 ) -> DecoderConfig:
     """`model` with them in the layers that `has_experts` tells. Raises ConfigError."""
     if not any(has_experts):
         return model
     if experts.obstacle is not None:
         raise ConfigError(f"{config.path}: {experts.obstacle}")
-    if not model.state_layers and model.latent is None:  # on a GPU nothing here computes them
+    if not model.state_layers and model.latent is None and not on_cpu_alone:
+        # On a GPU nothing here computes them, and transformers does.
         raise NotFused(f"{config.path}: it has experts, and all its layers attend")
     by_layer = tuple(experts if each else None for each in has_experts)
     num_expert_values = sum(has_experts) * experts.num_coded_values

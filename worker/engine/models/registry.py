@@ -49,7 +49,7 @@ from worker.engine.models.families.nemotron import nemotron_config
 from worker.engine.models.families.nemotron_h import nemotron_h_config
 from worker.engine.models.families.olmo import olmo2_config, olmo3_config
 from worker.engine.models.families.phi3 import phi3_config
-from worker.engine.models.families.qwen import qwen2_config, qwen3_config
+from worker.engine.models.families.qwen import qwen2_config, qwen3_config, qwen3_vl_moe_config
 from worker.engine.models.families.qwen3_5 import (
     qwen3_5_config,
     qwen3_5_moe_config,
@@ -128,8 +128,10 @@ _LATENT: dict[str, ReadConfig] = {
     "MiniCPM3ForCausalLM": minicpm3_config,
     "YoutuForCausalLM": youtu_config,
 }
+# And these, of experts and positions of three axes: likewise.
+_SEEING: dict[str, ReadConfig] = {"Qwen3VLMoeForConditionalGeneration": qwen3_vl_moe_config}
 DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED
-FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _RECURRENT | _LATENT
+FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _RECURRENT | _LATENT | _SEEING
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaModel": llama_config,
@@ -237,6 +239,11 @@ def _read_text_model(
     sight = sight_card(model_path, read_json(model_path / "config.json", dict))
     if sight is None:
         return model
+    if sight.has_axes and not (isinstance(model, DecoderConfig) and model.rope.axes):
+        raise ConfigError(
+            f"{model_path}/config.json: images of {architecture} need positions of three axes, and "
+            "its rope has no 'mrope_section', or is of a kind that transformers computes"
+        )
     tower = read_tower_config(model_path, architecture)
     return dataclasses.replace(model, sight=sight, tower=tower)
 
@@ -251,7 +258,7 @@ def _read_completed(
         try:
             return FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
         except NotFused as exc:
-            if architecture in _LATENT:
+            if architecture in _LATENT | _SEEING:
                 raise
             log.info("%s goes through transformers: %s", architecture, exc)
     return read_transformers_config(model_path, architecture, eos_token_ids, hf_config)

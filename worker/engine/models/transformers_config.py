@@ -33,6 +33,8 @@ from worker.engine.models.transformers_attention import (
 NUM_TRIAL_TOKENS = 8
 # Types of models, and the types that transformers has for the same: their makers' code is not run.
 SAME_TYPES = {"kimi_k2": "deepseek_v3"}
+# Types of text models whose axes of positions take turns, whatever config.json says.
+_INTERLEAVED = ("qwen3_vl", "qwen3_5")
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 # What a foreign model may raise when it is made or called in a way that it was not made for.
@@ -90,6 +92,8 @@ def read_text_config(model_path: Path, architecture: str) -> Any:
     text_config.architectures = [known[text_config.model_type]]
     text_config.tie_word_embeddings = _has_tied_embeddings(model_path, text_config)
     text_config.dtype = text_config.dtype or hf_config.dtype
+    if text_config.model_type.startswith(_INTERLEAVED) and text_config.rope_parameters:
+        text_config.rope_parameters["mrope_interleaved"] = True
     return text_config
 
 

@@ -14,9 +14,11 @@ from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
 from tests.tiny_decoder import CONTEXT_LEN, VOCAB_SIZE
+from tests.tiny_eyes import save_tiny_eyes
 from tests.tiny_vision import READERS, save_tiny_reader
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
+from worker.engine.loading import vision_limits
 from worker.engine.models.registry import read_model_config
 
 PREFIXES_OF_HUBS = {
@@ -140,6 +142,18 @@ def test_a_text_model_of_another_kind_is_named(tmp_path: Path) -> None:
     values["text_config"]["model_type"] = "olmo2"
     (path / "config.json").write_text(json.dumps(values))
     with pytest.raises(ConfigError, match="text model of type 'olmo2' is not supported"):
+        read_model_config(path)
+
+
+def test_what_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
+    """Images without the axes of their positions; experts where nothing computes them."""
+    path = save_tiny_eyes(tmp_path, "qwen3_vl_moe")
+    with pytest.raises(ConfigError, match="is not possible on a GPU: experts beside"):
+        vision_limits.check_on_gpu(read_model_config(path))
+    values = json.loads((path / "config.json").read_text())
+    del values["text_config"]["rope_parameters"]["mrope_section"]
+    (path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="its rope has no 'mrope_section'"):
         read_model_config(path)
 
 

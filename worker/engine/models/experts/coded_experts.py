@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from shared.errors import ConfigError
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.expert_weights import (
     ExpertLayer,
@@ -34,7 +35,8 @@ class CodedExperts:
         return self._products.make(self._read(config, prefix), SiluGate())
 
     def _read(self, config: ExpertsConfig, prefix: str) -> Iterator[ExpertWeights]:
-        for ups, down in read_experts(config, self._reader, prefix, self._weight, _one_of):
+        pick = _transposed if config.is_stored_transposed else _one_of
+        for ups, down in read_experts(config, self._reader, prefix, self._weight, pick):
             yield ExpertWeights(joined(*ups), Projection(down, None))
 
     def _weight(self, name: str, *shape: int) -> Weight:
@@ -44,3 +46,9 @@ class CodedExperts:
 
 def _one_of(experts: Weight, idx: int) -> Weight:
     return experts[idx] if isinstance(experts, torch.Tensor) else experts.matrix(idx)
+
+
+def _transposed(experts: Weight, idx: int) -> Weight:
+    if not isinstance(experts, torch.Tensor):
+        raise ConfigError("codes of experts that are stored transposed are not supported")
+    return experts[idx].T.contiguous()

@@ -86,7 +86,8 @@ class DenseExperts:
     def __init__(
         self, config: ExpertsConfig, reader: WeightReader, prefix: str, linears: Linears
     ) -> None:
-        experts = read_experts(config, reader, prefix, reader.read, torch.Tensor.__getitem__)
+        pick = _transposed if config.is_stored_transposed else torch.Tensor.__getitem__
+        experts = read_experts(config, reader, prefix, reader.read, pick)
         self._experts = [
             PlainMlp(config.mlp, torch.cat(ups), down, linears) for ups, down in experts
         ]
@@ -100,6 +101,10 @@ class DenseExperts:
             added = self._experts[expert_id](inputs[tokens]).float()
             total[tokens] += shares[tokens, places].unsqueeze(-1) * added
         return total.to(inputs.dtype)
+
+
+def _transposed(experts: torch.Tensor, idx: int) -> torch.Tensor:
+    return experts[idx].T.contiguous()
 
 
 class PlainMlp:

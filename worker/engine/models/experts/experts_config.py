@@ -29,6 +29,7 @@ class ExpertsConfig:
     shared_size: int = 0  # intermediate size of an MLP that every token goes through; 0: none
     shared_name: str = "shared_experts"  # its module
     shared_mlp: MlpConfig = LLAMA_MLP
+    is_stored_transposed: bool = False  # where all experts lie in one tensor: each by its columns
     has_shared_gate: bool = False  # a sigmoid by which what it gives is multiplied, for each token
 
     @property

@@ -20,14 +20,18 @@ def read_experts(
     pick: Callable[[Stored, int], Stored],  # of all experts' matrices, one
 ) -> Iterator[tuple[tuple[Stored, ...], Stored]]:
     """Of one after the other what leads up, [intermediate_size, outer_size] each or joined, and
-    what leads down, [outer_size, intermediate_size]. Raises ConfigError.
+    what leads down, [outer_size, intermediate_size]; `pick` gives them so also where they are
+    stored transposed. Raises ConfigError.
     """
     num_experts, outer_size, size = config.num_experts, config.outer_size, config.intermediate_size
     up_sizes = config.mlp.up_sizes(size)
     stacked_up = f"{prefix}experts.{'gate_up_proj' if config.mlp.is_gated else 'up_proj'}"
     if reader.has(stacked_up):
-        ups = read(stacked_up, num_experts, sum(up_sizes), outer_size)
-        downs = read(f"{prefix}experts.down_proj", num_experts, outer_size, size)
+        up_shape, down_shape = (sum(up_sizes), outer_size), (outer_size, size)
+        if config.is_stored_transposed:
+            up_shape, down_shape = up_shape[::-1], down_shape[::-1]
+        ups = read(stacked_up, num_experts, *up_shape)
+        downs = read(f"{prefix}experts.down_proj", num_experts, *down_shape)
         for idx in range(num_experts):
             yield (pick(ups, idx),), pick(downs, idx)
         return

@@ -13,6 +13,7 @@ from worker.engine.models.decoder_config import (
     with_recurrent_layers,
 )
 from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.families.qwen import layers_with_experts
 from worker.engine.models.layer_config import HeadNormConfig, MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
 from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig, layers_that_attend
@@ -46,7 +47,7 @@ def qwen3_next_config(
         return model
     is_normed = config.boolean("norm_topk_prob", default=True)
     experts = _experts(config, num_experts, is_normed=is_normed)
-    return with_experts(config, model, experts, _with_experts(config, model.num_layers))
+    return with_experts(config, model, experts, layers_with_experts(config, model.num_layers))
 
 
 def _with_delta_nets(
@@ -120,14 +121,3 @@ def _experts(config: ConfigFile, num_experts: int, *, is_normed: bool) -> Expert
         shared_name="shared_expert",
         has_shared_gate=True,
     )
-
-
-def _with_experts(config: ConfigFile, num_layers: int) -> list[bool]:
-    """By layer."""
-    dense = config.get("mlp_only_layers", [])
-    if not isinstance(dense, list) or not all(each in range(num_layers) for each in dense):
-        raise ConfigError(
-            f"{config.path}: 'mlp_only_layers' must name some of {num_layers} layers, not {dense!r}"
-        )
-    step = config.integer("decoder_sparse_step", 1)
-    return [idx not in dense and (idx + 1) % step == 0 for idx in range(num_layers)]

@@ -1,4 +1,4 @@
-"""The towers of Qwen2-VL, 2.5 and 3."""
+"""The towers of Qwen2-VL, 2.5 and 3, and of Qwen 3.5."""
 
 from __future__ import annotations
 

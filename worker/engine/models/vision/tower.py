@@ -33,6 +33,9 @@ TOWERS: Mapping[str, Features] = {
     "Qwen2VLForConditionalGeneration": qwen_vl_features,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_features,
     "Qwen3VLForConditionalGeneration": qwen3_vl_features,
+    "Qwen3VLMoeForConditionalGeneration": qwen3_vl_features,
+    "Qwen3_5ForConditionalGeneration": qwen_vl_features,
+    "Qwen3_5MoeForConditionalGeneration": qwen_vl_features,
 }
 _NUM_WORDS = 8  # in the embeddings of a text that nobody reads
 _QUANTIZED = "in a tower: only towers of 16 or 32 bits are supported"

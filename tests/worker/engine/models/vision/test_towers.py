@@ -15,7 +15,7 @@ import torch
 from frontend.images.loader import LoadedImage, read_image
 from shared.checkpoint.vision.vision_families import TOWER_FAMILIES
 from tests.frontend.seeing_model import image_bytes
-from tests.tiny_eyes import EYES, Reference, save_tiny_eyes
+from tests.tiny_eyes import ALL_EYES, EYES, LIKE_THEM, Reference, save_tiny_eyes
 from tests.tiny_llava import Pixels, random_pixels
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt
@@ -52,9 +52,10 @@ class Seeing:
     def __init__(self, path: Path, name: str, **text_overrides: Any) -> None:
         self.path = save_tiny_eyes(path, name, **text_overrides)
         self.reference = Reference(self.path, name)
-        sight = read_model_config(self.path).sight
-        assert sight is not None
-        self.sight = sight
+        model = read_model_config(self.path)
+        assert model.sight is not None
+        self.sight = model.sight
+        self.keeps_states = bool(model.state_layers)
 
     def loaded(self, pixels: Pixels) -> LoadedImage:
         """As the frontend makes it."""
@@ -126,8 +127,10 @@ def test_logits_are_those_of_transformers(seeing: Seeing) -> None:
         assert_same_bits(seeing, rig, run_id)
 
 
-def test_beside_a_text_that_transformers_computes(tmp_path: Path) -> None:
-    seeing = Seeing(tmp_path, "mistral3 ministral3")
+@pytest.mark.parametrize("name", ["mistral3 ministral3", *LIKE_THEM])
+def test_other_texts_beside_the_same_towers(name: str, tmp_path: Path) -> None:
+    """The first is computed by transformers."""
+    seeing = Seeing(tmp_path, name)
     rig = Rig(seeing.path, max_step_tokens=24)
     outputs = rig.run(*(seeing.add(run_id, parts) for run_id, parts in STORIES.items()))
     for run_id, parts in STORIES.items():
@@ -148,7 +151,10 @@ def test_a_prefix_with_images_is_found_for_the_same_images_alone(seeing: Seeing)
     again = rig.run(seeing.add(13, STORIES[3]), seeing.add(14, STORIES[4]))
     cached = {run_id: finish.num_cached_tokens for run_id, finish in rig.channel.finishes().items()}
     num_tokens = len(seeing.prompt(STORIES[3])[0])
-    assert (cached[13], cached[14]) == ((num_tokens - 1) // 16 * 16, 16)
+    if seeing.keeps_states:
+        assert (cached[13], cached[14]) == (0, 0)
+    else:
+        assert (cached[13], cached[14]) == ((num_tokens - 1) // 16 * 16, 16)
     assert again[13] == alone(seeing, 3)[0]
     assert again[14] == alone(seeing, 4)[0]
 
@@ -164,14 +170,12 @@ def test_an_image_of_the_same_bytes_in_another_shape_is_another(seeing: Seeing) 
 
 def test_a_resumed_and_a_retracted_run_say_the_same(seeing: Seeing) -> None:
     expected, _ = alone(seeing, 5)
-    for num_said in (1, 5):
-        rig = Rig(seeing.path)
-        add = seeing.add(5, STORIES[5], expected[:num_said], max_tokens=NUM_NEW)
-        assert expected[:num_said] + rig.run(add)[5] == expected
-    rig = Rig(seeing.path, num_kv_tokens=400, max_step_tokens=24)
+    add = seeing.add(5, STORIES[5], expected[:3], max_tokens=NUM_NEW)
+    assert expected[:3] + Rig(seeing.path).run(add)[5] == expected
+    rig = Rig(seeing.path, num_kv_tokens=272, max_step_tokens=24)
     runs = [
-        seeing.add(run_id, [[run_id + 9], TEXT, (A, B)[run_id % 2], TAIL], max_tokens=100)
-        for run_id in range(5)
+        seeing.add(run_id, [[run_id + 9], TEXT, (A, B)[run_id % 2], TAIL], max_tokens=60)
+        for run_id in range(3)
     ]
     made = rig.run(*runs)
     assert rig.channel.steps[-1].load.num_preemptions > 0
@@ -181,6 +185,8 @@ def test_a_resumed_and_a_retracted_run_say_the_same(seeing: Seeing) -> None:
 
 @pytest.mark.parametrize("config", [{"overlap": True}, {"speculate": "ngram"}])
 def test_guesses_and_steps_ahead_know_the_positions(seeing: Seeing, config: dict[str, Any]) -> None:
+    if seeing.keeps_states and "speculate" in config:
+        pytest.skip("its states cannot be taken back")
     rig = Rig(seeing.path, **config)
     made = rig.run(*(seeing.add(run_id, STORIES[run_id], max_tokens=40) for run_id in (1, 2, 5)))
     plain = Rig(seeing.path)
@@ -197,7 +203,7 @@ def test_a_size_that_no_image_has_is_refused(seeing: Seeing) -> None:
     assert message == "image 0 has 7 x 5 pixels, as none of the model's"
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"])
 def test_axes_matter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeing = Seeing(tmp_path, name)
     monkeypatch.setattr(images, "axis_positions", lambda _: None)
@@ -260,4 +266,4 @@ def test_every_tower_is_tested() -> None:
 
     from tests.tiny_vision import READERS
 
-    assert {NAMES[READERS[each.reader][0]] for each in EYES.values()} == TOWER_FAMILIES.keys()
+    assert {NAMES[READERS[each.reader][0]] for each in ALL_EYES.values()} == TOWER_FAMILIES.keys()
