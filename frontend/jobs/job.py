@@ -146,7 +146,8 @@ class Job:
         readers = 1 if self.answer is None else AnswerParsers.of(self.answer).needed_level
         samplings = self.samplings or (self.sampling,)
         sees = any(prompt.images for prompt in self.prompts)
-        eyes = SIGHT_LEVEL if sees and self.model.card.own_sight is not None else 1
+        is_new = self.model.card.own_sight is not None or _shows_results(self.response)
+        eyes = SIGHT_LEVEL if sees and is_new else 1
         return max(readers, eyes, *(sampling.params.needed_level for sampling in samplings))
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
@@ -299,3 +300,9 @@ def _overridden_eos_ids(sampling: SamplingParams, card: ModelCard) -> tuple[int,
     if not sampling.stop_token_ids:
         return None
     return () if sampling.ignore_eos else card.eos_token_ids
+
+
+def _shows_results(draft: ResponseDraft | None) -> bool:
+    """Whether a conversation has images of tools, which an older frontend could not go on with."""
+    items = () if draft is None else draft.items
+    return any(isinstance(item.get("output"), list) for item in items)

@@ -6,6 +6,7 @@ parts: whatever is done to texts of messages is done to it as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 # Private use, as no text has them. A text that does is refused when images are counted.
@@ -22,8 +23,17 @@ def joined(texts: list[str | None]) -> str:
 
 def with_parts(message: dict[str, Any]) -> dict[str, Any]:
     """The message as templates of models that see expect it: its content is a list."""
-    parts = [
-        {"type": "image"} if piece == _IMAGE else {"type": "text", "text": piece}
-        for piece in message["content"].split(_BETWEEN)
-    ]
+    parts = [part for piece in message["content"].split(_BETWEEN) for part in _parts(piece)]
     return {**message, "content": parts}
+
+
+def _parts(piece: str) -> Iterator[dict[str, str]]:
+    """Also of an image in whose place words have been put before it, or behind."""
+    if _IMAGE not in piece:
+        yield {"type": "text", "text": piece}
+        return
+    for idx, text in enumerate(piece.split(_IMAGE)):
+        if idx:
+            yield {"type": "image"}
+        if text:
+            yield {"type": "text", "text": text}

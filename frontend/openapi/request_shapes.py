@@ -119,6 +119,7 @@ def _items() -> tuple[Schema, ...]:
     image = _typed(IMAGE, {"image_url": image_url}, {"detail": _DETAIL})
     part = {"anyOf": [_kind_of("input_text", "output_text", text=TEXT), image, TEXT]}
     content = {"anyOf": [TEXT, list_of(part)]}
+    output = {"anyOf": [TEXT, list_of({"anyOf": [_kind_of("input_text", text=TEXT), image, TEXT]})]}
     arguments = {"type": "string", "description": "an object in JSON"}
     call = {"call_id": SOME_TEXT, "name": SOME_TEXT, "arguments": arguments}
     return (
@@ -126,7 +127,7 @@ def _items() -> tuple[Schema, ...]:
             {"role": {"enum": list(ITEM_ROLES)}, "content": content}, {"type": {"const": "message"}}
         ),
         _typed("function_call", call),
-        _typed("function_call_output", {"call_id": SOME_TEXT, "output": _texts("input_text")}),
+        _typed("function_call_output", {"call_id": SOME_TEXT, "output": output}),
         _typed(
             "reasoning",
             {},
@@ -146,7 +147,7 @@ def _texts(kind: str) -> Schema:
 def message_fields() -> dict[str, Schema]:
     """What /v1/messages takes in a shape of its own."""
     texts = {"anyOf": [TEXT, list_of(_TEXT_PART)]}
-    content = {"anyOf": [TEXT, list_of({"anyOf": list(_blocks(texts))})]}
+    content = {"anyOf": [TEXT, list_of({"anyOf": list(_blocks())})]}
     roles = {"enum": ["user", "assistant", "system"]}
     tool = object_with(
         {"name": _NAME, "input_schema": {"type": "object"}},
@@ -166,15 +167,17 @@ def message_fields() -> dict[str, Schema]:
     }
 
 
-def _blocks(texts: Schema) -> tuple[Schema, ...]:
+def _blocks() -> tuple[Schema, ...]:
     source = {"anyOf": [_kind_of("base64", media_type=TEXT, data=TEXT), _kind_of("url", url=TEXT)]}
+    image = _kind_of("image", source=source)
+    result = {"anyOf": [TEXT, list_of({"anyOf": [_TEXT_PART, image]})]}
     return (
         _TEXT_PART,
-        _kind_of("image", source=source),
+        image,
         _kind_of("thinking", thinking=TEXT),
         _kind_of("tool_use", id=TEXT, name=TEXT, input={"type": "object"}),
         object_with(
-            {"type": {"enum": ["tool_result"]}, "tool_use_id": TEXT}, {"content": optional(texts)}
+            {"type": {"enum": ["tool_result"]}, "tool_use_id": TEXT}, {"content": optional(result)}
         ),
     )
 

@@ -168,11 +168,18 @@ def _image_url(block: Block) -> str:
 
 
 def _tool_result(block: Block) -> dict[str, Any]:
-    content = block.fields.get("content")
-    text = "" if content is None else _joined(_blocks(content, f"{block.where}.content"))
+    given = block.fields.get("content")
+    blocks = [] if given is None else _blocks(given, f"{block.where}.content")
+    content = _content([_only(each, "text", "image") for each in blocks])
     if block.fields.get("is_error"):
-        text = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": block.text("tool_use_id"), "content": text}
+        content = _as_error(content, block.where)
+    return {"role": "tool", "tool_call_id": block.text("tool_use_id"), "content": content}
+
+
+def _as_error(content: str | list[dict[str, Any]], where: str) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return f"Error: {content}"
+    return [{"where": where, "type": "text", "text": "Error:"}, *content]
 
 
 def _assistant(blocks: list[Block]) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from shared.errors import InvalidRequest
 from shared.protocol.finish import FinishReason
 
 _Item = dict[str, Any]
+_FIELDS = {"message": "content", "function_call_output": "output"}  # that may hold images
 
 
 def conversation_of(previous: KeptResponse) -> list[_Item]:
@@ -42,11 +43,12 @@ def messages_of(items: list[_Item], instructions: str | None) -> list[_Item]:
     for item in items:
         if item["type"] == "function_call_output":
             turn = None
-            result = {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
-            messages.append(result)
+            output = item["output"]
+            content = output if isinstance(output, str) else _text_of(output)
+            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
         elif item["type"] == "message" and item["role"] != "assistant":
             turn = None
-            messages.append({"role": item["role"], "content": _text_of(item)})
+            messages.append({"role": item["role"], "content": _text_of(item["content"])})
         else:
             if turn is None or not _belongs(item, turn):
                 turn = {"role": "assistant", "content": ""}
@@ -60,12 +62,13 @@ def images_of(items: list[_Item], num_earlier: int, earlier: str) -> list[ImageS
     return [
         ImageSource(
             part["image_url"],
-            earlier if i < num_earlier else f"input[{i - num_earlier}].content[{j}]",
+            earlier if i < num_earlier else f"input[{i - num_earlier}].{field}[{j}]",
             part.get("detail") or "auto",
         )
         for i, item in enumerate(items)
-        if item["type"] == "message"
-        for j, part in enumerate(item["content"])
+        if (field := _FIELDS.get(item["type"])) is not None
+        if isinstance(item[field], list)
+        for j, part in enumerate(item[field])
         if part["type"] == IMAGE
     ]
 
@@ -87,7 +90,7 @@ def _add(item: _Item, turn: _Item) -> None:
             if thought:
                 turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
         case "message":
-            turn["content"] += _text_of(item)
+            turn["content"] += _text_of(item["content"])
         case _:
             turn.setdefault("tool_calls", []).append(_tool_call(item))
 
@@ -101,5 +104,5 @@ def _tool_call(item: _Item) -> _Item:
     return {"id": item["call_id"], "type": "function", "function": function}
 
 
-def _text_of(message: _Item) -> str:
-    return joined([None if part["type"] == IMAGE else part["text"] for part in message["content"]])
+def _text_of(parts: list[_Item]) -> str:
+    return joined([None if part["type"] == IMAGE else part["text"] for part in parts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -109,19 +110,23 @@ def _message(item: _Item, where: str) -> InputMessage:
             param=f"{where}.role",
         )
     content, where = item.get("content"), f"{where}.content"
-    parts: list[InputText | InputImage | OutputText]
+    parts: Sequence[InputText | InputImage | OutputText]
     if role == "assistant":
         parts = [output_text(text) for text in _texts(content, where)]
     else:
-        parts = [
-            _image(part, f"{where}[{i}]")
-            if isinstance(part, dict) and part.get("type") == IMAGE
-            else InputText(text=_part_text(part, f"{where}[{i}]"))
-            for i, part in enumerate(_parts(content, where))
-        ]
+        parts = _input_parts(content, where)
     return InputMessage(
         id=f"msg_{new_rid()}", type="message", role=role, status="completed", content=parts
     )
+
+
+def _input_parts(content: Any, where: str) -> list[InputText | InputImage]:
+    return [
+        _image(part, f"{where}[{i}]")
+        if isinstance(part, dict) and part.get("type") == IMAGE
+        else InputText(text=_part_text(part, f"{where}[{i}]"))
+        for i, part in enumerate(_parts(content, where))
+    ]
 
 
 def _image(part: _Item, where: str) -> InputImage:
@@ -156,9 +161,16 @@ def _call_output(item: _Item, where: str) -> CallOutputItem:
         id=f"fco_{new_rid()}",
         type="function_call_output",
         call_id=_required_text(item, "call_id", where),
-        output="\n".join(_texts(item.get("output"), f"{where}.output")),
+        output=_output(item.get("output"), f"{where}.output"),
         status="completed",
     )
+
+
+def _output(value: Any, where: str) -> str | list[InputText | InputImage]:
+    """Texts alone are one, one a line."""
+    parts = _input_parts(value, where)
+    texts = [part.text for part in parts if isinstance(part, InputText)]
+    return "\n".join(texts) if len(texts) == len(parts) else parts
 
 
 def _reasoning(item: _Item, where: str) -> ReasoningItem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -62,7 +63,7 @@ class InputMessage(ResponseItem, frozen=True, kw_only=True):
     type: Literal["message"]
     role: Role
     status: ItemStatus
-    content: list[InputText | InputImage | OutputText]
+    content: Sequence[InputText | InputImage | OutputText]
 
 
 class OutputMessage(ResponseItem, frozen=True, kw_only=True):
@@ -98,7 +99,7 @@ class CallOutputItem(ResponseItem, frozen=True, kw_only=True):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str
+    output: str | list[InputText | InputImage]  # parts where there are images
     status: ItemStatus
 
 

@@ -18,7 +18,9 @@ from PIL import Image
 
 from frontend.images.loader import BadImage, LoadedImage, read_image
 from frontend.jobs.job import Caller, Job
+from frontend.models.message_parts import joined, with_parts
 from frontend.models.model_directory import ModelDirectory
+from frontend.surfaces.anthropic.conversation import chat_messages
 from frontend.surfaces.chat.chat_request import ChatRequests
 from shared.errors import RequestError
 from shared.protocol.model_cards import VisionCard
@@ -411,3 +413,97 @@ async def test_responses_take_images_and_see_them_again(stack: Stack) -> None:
     assert one.request.images == two.request.images
     for run in (one, two):
         await until_object_is_gone(stack, run.request.prompt_object)
+
+
+CALL = {"name": "look", "arguments": "{}"}
+SENTENCE = "'{}' is an image that is none of PNG, JPEG, WEBP, GIF, or damaged"
+
+
+def results(url: str) -> dict[str, dict[str, Any]]:
+    """What a tool returned, an image between words, as each API has it; by route."""
+    call = {"id": "c", "type": "function", "function": CALL}
+    parts = [text_part("a"), image_part(url), text_part("b")]
+    blocks = [text_part("a"), {"type": "image", "source": {"type": "url", "url": url}}]
+    output = [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": url},
+        {"type": "input_text", "text": "b"},
+    ]
+    use = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [*blocks, text_part("b")]}
+    return {
+        "/v1/chat/completions": {
+            "messages": [
+                {"role": "user", "content": "See"},
+                {"role": "assistant", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c", "content": parts},
+            ]
+        },
+        "/v1/messages": {
+            "max_tokens": 9,
+            "messages": [
+                {"role": "user", "content": "See"},
+                {"role": "assistant", "content": [use]},
+                {"role": "user", "content": [result]},
+            ],
+        },
+        "/v1/responses": {
+            "input": [
+                {"role": "user", "content": "See"},
+                {"type": "function_call", "call_id": "c", **CALL},
+                {"type": "function_call_output", "call_id": "c", "output": output},
+            ]
+        },
+    }
+
+
+PLACES = ("messages[2].content[1]", "messages[2].content[0].content[1]", "input[2].output[1]")
+
+
+async def test_results_of_tools_show_images(stack: Stack) -> None:
+    bundle = make_seeing_bundle()
+    await register(stack.cluster, bundle, make_seeing_card(bundle))
+    running = await stack.start_frontend()
+    async with running.client() as client:
+        for route, body in results(data_url(PNG)).items():
+            answer = await client.post(route, json={"model": "tiny", **body})
+            assert answer.status_code == 200, answer.text
+        shown = answer.json()
+        items = await client.get(f"/v1/responses/{shown['id']}/input_items?order=asc")
+        more = {"model": "tiny", "input": "and?", "previous_response_id": shown["id"]}
+        assert (await client.post("/v1/responses", json=more)).status_code == 200
+        for (route, body), place in zip(results("data:,x").items(), PLACES, strict=True):
+            refused = await client.post(route, json={"model": "tiny", **body})
+            assert refused.status_code == 400
+            assert refused.json()["error"]["message"] == SENTENCE.format(place)
+    image = {"type": "input_image", "image_url": data_url(PNG), "detail": "auto", "file_id": None}
+    assert items.json()["data"][2]["output"][1] == image
+    image_ids = [IMAGE_TOKEN_ID] * NUM_TOKENS
+    told = ids("<|im_start|>user\nThe function returned: a")
+    first, *others = [
+        unpack_token_ids(run.request.prompt_ids) for run in stack.backend.runs.values()
+    ]
+    begin = first.index(IMAGE_TOKEN_ID)
+    assert first[begin - len(told) :][: len(told) + NUM_TOKENS + 1] == [
+        *told,
+        *image_ids,
+        *ids("b"),
+    ]
+    assert others[:2] == [first, first]
+    assert others[2][: begin + NUM_TOKENS] == first[: begin + NUM_TOKENS]
+    requests = [run.request for run in stack.backend.runs.values()]
+    assert len({each.images for each in requests}) == 1
+
+
+async def test_an_error_of_a_tool_and_an_image_that_words_were_put_before() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "eA=="}
+    result = {"type": "tool_result", "tool_use_id": "c", "is_error": True}
+    block = result | {"content": [{"type": "image", "source": source}]}
+    (message,) = chat_messages(None, [{"role": "user", "content": [block]}])
+    assert [part.get("text") for part in message["content"]] == ["Error:", None]
+    piece = {"content": f"It said: {joined([None, 'b'])}"}
+    assert [tuple(part.values()) for part in with_parts(piece)["content"]] == [
+        ("text", "It said: "),
+        ("image",),
+        ("text", "b"),
+    ]

@@ -77,6 +77,11 @@ async def job_of(fields: dict[str, Any]) -> Job:
         (
             {"input": [CALL, {**CALL_OUTPUT, "output": [{"type": "input_image"}]}]},
             "input[1].output[0]",
+            "invalid_image",
+        ),
+        (
+            {"input": [CALL, {**CALL_OUTPUT, "output": [IMAGE]}]},
+            "input[1].output[0]",
             "unsupported_parameter",
         ),
         (
