@@ -233,8 +233,7 @@ def _warm_up(
         result = runner.launch(batch).collect()
         scheduler.process(batch, result)
         elapsed_s = time.monotonic() - begin
-        num_prefilled = batch.num_prefill_tokens
-        budget.on_step(batch.num_tokens - num_prefilled, num_prefilled, elapsed_s)
+        budget.on_step(batch.size, elapsed_s)
         if result.num_fitting is not None:
             budget.on_shortage(result.num_fitting)
     return elapsed_s

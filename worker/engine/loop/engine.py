@@ -86,10 +86,10 @@ class Engine:
         if done is None:
             return self.report()
         self._num_steps += 1
-        self._budget.on_step(done.num_decoded, done.num_prefilled, done.elapsed_s)
+        self._budget.on_step(done.size, done.elapsed_s)
         if done.num_fitting is not None:
             self._budget.on_shortage(done.num_fitting)
-        return self._output(done.outputs, done.num_tokens, done.begun, done.num_fitting)
+        return self._output(done.outputs, done.size.num_tokens, done.begun, done.num_fitting)
 
     def _advance(self) -> StepDone | None:
         budget, scheduler = self._budget, self._scheduler

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from worker.engine.loop.step_costs import StepCosts
+from worker.engine.request.schedule_batch import StepSize
 
 MIN_TOKENS = 16
 CALM_STEPS = 256
@@ -58,11 +59,11 @@ class StepBudget:
         num_prefilled = round((min(step_s, self._targets.max_step_s) - decode_s) / token_s)
         return min(self.num_tokens, max(MIN_TOKENS, num_prefilled))
 
-    def on_step(self, num_decoded: int, num_prefilled: int, elapsed_s: float) -> None:
+    def on_step(self, size: StepSize, elapsed_s: float) -> None:
         """Shrinks to what would have fitted; doubles when a full step took less than half."""
-        num_tokens = num_decoded + num_prefilled
+        num_tokens = size.num_tokens
         if num_tokens:
-            self._costs.on_step(num_decoded, num_prefilled, elapsed_s)
+            self._costs.on_step(size.num_decoding, size.num_prefilled, elapsed_s)
         if elapsed_s > self._targets.max_step_s:
             fitting = int(num_tokens * self._targets.max_step_s / elapsed_s)
             self.num_tokens = max(self._min_tokens, min(self.num_tokens, fitting))

@@ -9,12 +9,13 @@ _OUTLIER = 4.0  # a step counts as at most so many times what was expected: some
 class StepCosts:
     """Moving averages in seconds, from the steps themselves.
 
-    The time of a step without prefill is kept by the number of its tokens, in powers of two. What
-    a step with prefill took beyond that is shared among its prompt tokens.
+    The time of a step without prefill is kept by the number of requests that decode in it, in
+    powers of two, guesses included: how many of those there will be, nobody knows before. What a
+    step with prefill took beyond that is shared among its prompt tokens.
     """
 
     def __init__(self) -> None:
-        self._decode_s: dict[int, float] = {}  # by bit_length of the number of tokens
+        self._decode_s: dict[int, float] = {}  # by bit_length of the number of requests
         self._prefill_token_s: float | None = None
 
     @property
@@ -22,23 +23,23 @@ class StepCosts:
         """Of one token of a prompt; None before there was any."""
         return self._prefill_token_s
 
-    def decode_s(self, num_tokens: int) -> float | None:
-        """Of a step in which requests decode `num_tokens`: that of the nearest size that was seen,
-        the smaller of two; None before there was any.
+    def decode_s(self, num_decoding: int) -> float | None:
+        """Of a step in which so many requests decode: that of the nearest number that was seen, the
+        smaller of two; None before there was any.
         """
         if not self._decode_s:
             return None
-        size = num_tokens.bit_length()
+        size = num_decoding.bit_length()
         nearest = min(self._decode_s, key=lambda seen: (abs(seen - size), seen))
         return self._decode_s[nearest]
 
-    def on_step(self, num_decoded: int, num_prefilled: int, elapsed_s: float) -> None:
-        """`num_decoded` tokens of requests that decode, guesses included."""
+    def on_step(self, num_decoding: int, num_prefilled: int, elapsed_s: float) -> None:
+        """`num_decoding` requests, and `num_prefilled` tokens of prompts."""
         if num_prefilled == 0:
-            size = num_decoded.bit_length()
+            size = num_decoding.bit_length()
             self._decode_s[size] = _averaged(self._decode_s.get(size), elapsed_s)
             return
-        decode_s = (self.decode_s(num_decoded) or 0.0) if num_decoded else 0.0
+        decode_s = (self.decode_s(num_decoding) or 0.0) if num_decoding else 0.0
         prefill_s = max(0.0, elapsed_s - decode_s)
         self._prefill_token_s = _averaged(self._prefill_token_s, prefill_s / num_prefilled)
 

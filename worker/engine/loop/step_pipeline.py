@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.schedule_batch import ScheduleBatch, StepSize
 from worker.engine.request.step_result import BatchRunner, StepHandle
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine_link.engine_messages import RunBegin, RunOutput
@@ -16,16 +16,10 @@ class StepDone(NamedTuple):
     """A step that was collected and booked."""
 
     outputs: list[RunOutput]
-    num_decoded: int  # tokens of requests that decode, guesses included
-    num_prefilled: int  # tokens of prompts
+    size: StepSize
     elapsed_s: float  # since its launch, or since the step before it was done
     begun: list[RunBegin]  # since the step before it was done
     num_fitting: int | None  # tokens that memory had room for at once; None: for all
-
-    @property
-    def num_tokens(self) -> int:
-        """That went through the model."""
-        return self.num_decoded + self.num_prefilled
 
 
 class _StepInFlight(NamedTuple):
@@ -81,9 +75,7 @@ class StepPipeline:
         outputs = self._scheduler.process(batch, result)
         begun, self._begun = self._begun, []
         elapsed_s = self._done_at_s - begun_at_s
-        num_prefilled = batch.num_prefill_tokens
-        num_decoded = batch.num_tokens - num_prefilled
-        return StepDone(outputs, num_decoded, num_prefilled, elapsed_s, begun, result.num_fitting)
+        return StepDone(outputs, batch.size, elapsed_s, begun, result.num_fitting)
 
     def _note_begun(self, now_s: float) -> None:
         for req in self._scheduler.take_begun():

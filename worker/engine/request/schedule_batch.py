@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -100,6 +100,14 @@ class ScheduledReq(msgspec.Struct, frozen=True, gc=False):
         ]
 
 
+class StepSize(NamedTuple):
+    """What a step has to do."""
+
+    num_decoding: int  # requests
+    num_prefilled: int  # tokens of prompts, and of what was retracted
+    num_tokens: int  # all that go through the model: guesses, too
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleBatch:
     """The requests of one step: those that decode first, then prefill chunks."""
@@ -119,9 +127,14 @@ class ScheduleBatch:
         return self.num_plain + sum(entry.end - entry.start for entry in self.others)
 
     @property
-    def num_prefill_tokens(self) -> int:
-        """Of prompts, and of what was retracted."""
-        return sum(entry.end - entry.start for entry in self.others if not entry.draft_ids)
+    def size(self) -> StepSize:
+        num_decoding, num_prefilled = self.num_plain, 0
+        for entry in self.others:
+            if entry.draft_ids:
+                num_decoding += 1
+            else:
+                num_prefilled += entry.end - entry.start
+        return StepSize(num_decoding, num_prefilled, self.num_tokens)
 
     @property
     def sample_points(self) -> list[SamplePoint]:

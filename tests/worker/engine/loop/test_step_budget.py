@@ -12,6 +12,7 @@ from worker.engine.loop.step_budget import (
     StepTargets,
 )
 from worker.engine.loop.step_costs import StepCosts
+from worker.engine.request.schedule_batch import StepSize
 
 DECODE_S = 0.02
 PREFILL_TOKEN_S = 0.001
@@ -31,32 +32,43 @@ def make_measured_budget(
 ) -> StepBudget:
     """It has seen steps of a machine whose costs are the two constants."""
     budget = make_budget(target_itl_s=target_itl_s, target_ttft_s=target_ttft_s)
-    budget.on_step(4, 0, DECODE_S)
-    budget.on_step(4, 100, DECODE_S + 100 * PREFILL_TOKEN_S)
+    book(budget, 4, 0, DECODE_S)
+    book(budget, 4, 100, DECODE_S + 100 * PREFILL_TOKEN_S)
     return budget
+
+
+def book(
+    budget: StepBudget,
+    num_decoding: int,
+    num_prefilled: int,
+    elapsed_s: float,
+    num_guesses: int = 0,
+) -> None:
+    num_tokens = num_decoding + num_guesses + num_prefilled
+    budget.on_step(StepSize(num_decoding, num_prefilled, num_tokens), elapsed_s)
 
 
 def test_a_step_that_takes_too_long_shrinks_the_next() -> None:
     budget = make_budget()
-    budget.on_step(0, 512, 2.0)
+    book(budget, 0, 512, 2.0)
     assert budget.num_tokens == 128
-    budget.on_step(0, 128, 0.4)
+    book(budget, 0, 128, 0.4)
     assert budget.num_tokens == 128
 
 
 def test_it_grows_again_when_there_is_time() -> None:
     budget = make_budget()
-    budget.on_step(0, 512, 2.0)
-    budget.on_step(0, 40, 0.01)  # says nothing about full steps
+    book(budget, 0, 512, 2.0)
+    book(budget, 0, 40, 0.01)  # says nothing about full steps
     assert budget.num_tokens == 128
     for expected in (256, 512, 512):
-        budget.on_step(0, budget.num_tokens, 0.2)
+        book(budget, 0, budget.num_tokens, 0.2)
         assert budget.num_tokens == expected
 
 
 def test_every_running_request_keeps_its_token() -> None:
     budget = make_budget()
-    budget.on_step(32, 0, 100.0)
+    book(budget, 32, 0, 100.0)
     assert budget.num_tokens == 32
 
 
@@ -64,10 +76,10 @@ def test_what_memory_had_no_room_for_is_tried_again_much_later() -> None:
     budget = make_budget()
     budget.on_shortage(100)
     for _ in range(CALM_STEPS - 1):
-        budget.on_step(0, budget.num_tokens, 0.01)
+        book(budget, 0, budget.num_tokens, 0.01)
         assert budget.num_tokens == 100
-    budget.on_step(0, 100, 0.01)
-    budget.on_step(0, 100, 0.01)
+    book(budget, 0, 100, 0.01)
+    book(budget, 0, 100, 0.01)
     assert budget.num_tokens == 200
     budget.on_shortage(8)
     assert budget.num_tokens == 32, "every running request keeps its token"
@@ -80,6 +92,16 @@ def test_prompts_have_whole_steps_while_nobody_decodes() -> None:
 def test_a_step_beside_decoding_requests_takes_three_of_theirs() -> None:
     num_tokens = make_measured_budget().num_prefill_tokens(4, 300)
     assert num_tokens * PREFILL_TOKEN_S == pytest.approx((ITL_IN_DECODE_STEPS - 1) * DECODE_S)
+
+
+def test_guesses_cost_those_who_make_them() -> None:
+    """What four requests took with 32 guesses is what four requests take."""
+    budget = make_budget()
+    book(budget, 4, 0, 3 * DECODE_S, num_guesses=32)
+    book(budget, 36, 0, 9 * DECODE_S)
+    book(budget, 4, 100, 3 * DECODE_S + 100 * PREFILL_TOKEN_S, num_guesses=32)
+    num_tokens = budget.num_prefill_tokens(4, 300)
+    assert num_tokens * PREFILL_TOKEN_S == pytest.approx((ITL_IN_DECODE_STEPS - 1) * 3 * DECODE_S)
 
 
 def test_a_target_takes_the_place_of_the_default() -> None:
@@ -104,13 +126,13 @@ def test_steps_grow_with_the_time_that_prompts_would_wait() -> None:
 def test_steps_of_any_machine_come_to_the_target_and_stay(decode_s: float) -> None:
     budget = make_budget(max_tokens=8192)
     prefill_token_s = decode_s / 40
-    budget.on_step(0, 100, 100 * prefill_token_s * 3)  # the first step is slow
+    book(budget, 0, 100, 100 * prefill_token_s * 3)  # the first step is slow
     for step in range(30):
         num_prefilled = budget.num_prefill_tokens(8, 100) if step % 4 else 0
         elapsed_s = decode_s + num_prefilled * prefill_token_s
         if step > 20 and num_prefilled:
             assert elapsed_s == pytest.approx(min(3 * decode_s, 0.5), rel=0.1)
-        budget.on_step(8, num_prefilled, elapsed_s)
+        book(budget, 8, num_prefilled, elapsed_s)
 
 
 def test_one_step_that_was_held_up_is_no_measure() -> None:
