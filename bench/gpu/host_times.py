@@ -98,6 +98,9 @@ class _TimedStep:
         self._handle = handle
         self._times = times
 
+    def choose(self) -> None:
+        self._handle.choose()
+
     def collect(self) -> StepResult:
         begin_s = time.perf_counter()
         result = self._handle.collect()

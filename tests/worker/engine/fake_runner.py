@@ -17,7 +17,7 @@ from shared.protocol.sampling import PoolingKind, PoolingParams, ThinkingBudget
 from tests.worker.engine_fakes import make_add
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.request.arrival import Arrival
-from worker.engine.request.req import Req
+from worker.engine.request.req import Req, ReqStatus
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import DoneStep, SampleError, StepHandle, StepResult
 from worker.engine.request.stop_check import StopCheck
@@ -74,6 +74,7 @@ class FakeEntry:
     slots: list[int]  # of positions [0, end)
     token_ids: list[int]  # the same; without the last one when that is awaited
     num_samples: int
+    chooses_behind_awaited: bool
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,14 @@ class FakeStep:
 
     entries: list[FakeEntry]
     fresh_pages: list[int]
+    chooses_late: bool
+
+    def choose(self) -> None:
+        """Those whose choice depends on the token before it know that."""
+        assert self.chooses_late
+        for entry in self.entries:
+            if entry.chooses_behind_awaited and entry.req.status is ReqStatus.RUNNING:
+                assert entry.req.num_tokens == len(entry.slots)
 
 
 class FakeRunner:
@@ -94,6 +103,7 @@ class FakeRunner:
         self._last_token_ids: dict[int, int] = {}  # by row
         self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
         self.num_awaited = 0  # tokens that were not known at launch
+        self.num_late = 0  # steps that chose when they were
         self.max_tokens_seen = 0
 
     def launch(self, batch: ScheduleBatch) -> StepHandle:
@@ -105,7 +115,11 @@ class FakeRunner:
     def read(self, batch: ScheduleBatch) -> FakeStep:
         self.max_tokens_seen = max(self.max_tokens_seen, batch.num_tokens)
         self.batches.append([(each.req.run_id, each.start, each.end) for each in batch.entries])
-        return FakeStep([self._read_entry(entry) for entry in batch.entries], batch.fresh_pages)
+        entries = [self._read_entry(entry) for entry in batch.entries]
+        must_know = any(entry.chooses_behind_awaited for entry in entries)
+        assert must_know == batch.chooses_late
+        self.num_late += must_know
+        return FakeStep(entries, batch.fresh_pages, batch.chooses_late)
 
     def compute(self, step: FakeStep) -> StepResult:
         self._wipe(step.fresh_pages)
@@ -130,7 +144,6 @@ class FakeRunner:
 
     def _read_entry(self, entry: ScheduledReq) -> FakeEntry:
         req = entry.req
-        assert not (entry.has_awaited_input and req.must_know_next)
         known_ids = req.token_ids[: min(entry.end, req.num_tokens)].tolist()
         return FakeEntry(
             req,
@@ -141,6 +154,7 @@ class FakeRunner:
             [self._slot(req, position) for position in range(entry.end)],
             [*known_ids, *entry.draft_ids],
             entry.num_samples,
+            entry.has_awaited_input and req.must_know_next,
         )
 
     def _sample(self, entry: FakeEntry) -> Iterator[int | SampleError]:
@@ -187,11 +201,20 @@ class DelayedStep:
     def __init__(self, step: FakeStep) -> None:
         self.step = step
         self.may_run = threading.Event()
+        self.may_choose = threading.Event()
         self.future: Future[StepResult] | None = None
         self.is_collected = False
+        if not step.chooses_late:
+            self.may_choose.set()
+
+    def choose(self) -> None:
+        assert not self.may_choose.is_set(), "it chooses once"
+        self.step.choose()
+        self.may_choose.set()
 
     def collect(self) -> StepResult:
         assert self.future is not None
+        assert self.may_choose.is_set(), "it has not chosen"
         self.may_run.set()
         result = self.future.result()
         self.is_collected = True
@@ -211,6 +234,7 @@ class DelayedRunner(FakeRunner):
         delayed = DelayedStep(self.read(batch))
         self._launched = [each for each in self._launched if not each.is_collected]
         for other in self._launched:
+            assert other.may_choose.is_set(), "launched behind a step that has not chosen"
             self._check_apart(delayed.step, other.step)
         self._launched.append(delayed)
         self.max_in_flight = max(self.max_in_flight, len(self._launched))
@@ -223,11 +247,14 @@ class DelayedRunner(FakeRunner):
             delayed.may_run.set()
 
     def close(self) -> None:
+        for delayed in self._launched:
+            delayed.may_choose.set()
         self.let_run()
         self._thread.shutdown()
 
     def _compute_later(self, delayed: DelayedStep) -> StepResult:
         delayed.may_run.wait()
+        delayed.may_choose.wait()
         return self.compute(delayed.step)
 
     def _check_apart(self, step: FakeStep, in_flight: FakeStep) -> None:

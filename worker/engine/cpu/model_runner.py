@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -16,11 +17,11 @@ from worker.engine.images import ImageEncoder, image_spans
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.model import Model
 from worker.engine.request.req import Req
-from worker.engine.request.schedule_batch import ScheduleBatch
-from worker.engine.request.step_result import DoneStep, SampleError, StepResult
+from worker.engine.request.schedule_batch import SamplePoint, ScheduleBatch
+from worker.engine.request.step_result import DoneStep, SampleError, StepHandle, StepResult
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
-from worker.engine.sampling.sampler import Sampler
+from worker.engine.sampling.sampler import Sampler, Samples
 from worker.engine.sampling.sampling_batch import StepSampling
 
 
@@ -65,7 +66,7 @@ class ModelRunner:
         self._last_token_ids: dict[Req, int | SampleError] = {}
 
     @torch.inference_mode()
-    def launch(self, batch: ScheduleBatch) -> DoneStep:
+    def launch(self, batch: ScheduleBatch) -> StepHandle:
         """Computes it at once: a CPU has nothing to do meanwhile."""
         self._kv_cache_pool.wipe(batch.fresh_pages)
         eyes = self._image_encoder
@@ -86,11 +87,42 @@ class ModelRunner:
         if not points:
             return DoneStep(StepResult([], (), prompt_logprobs, embeddings))
         logits = self._forward.logits(hidden[forward_batch.sample_idx])
+        step = _HostStep(lambda: self._choose(logits, points), prompt_logprobs, embeddings)
+        if not batch.chooses_late:
+            step.choose()
+        return step
+
+    def _choose(self, logits: torch.Tensor, points: Sequence[SamplePoint]) -> Samples:
+        """`logits` [num_points, num_outputs] float32, overwritten."""
         sampling = self._sampling.batch(points)
         samples = self._sampler.forward(logits, sampling)
         self._last_token_ids = dict(zip(sampling.params.reqs, samples.token_ids, strict=True))
-        return DoneStep(
-            StepResult(samples.token_ids, samples.logprobs, prompt_logprobs, embeddings)
+        return samples
+
+
+class _HostStep:
+    """The handle of a step that is computed, and has tokens to choose."""
+
+    def __init__(
+        self,
+        choose: Callable[[], Samples],
+        prompt_logprobs: Mapping[int, bytes | SampleError],
+        embeddings: Mapping[int, bytes | SampleError],
+    ) -> None:
+        self._choose = choose
+        self._prompt_logprobs = prompt_logprobs
+        self._embeddings = embeddings
+        self._samples: Samples | None = None
+
+    @torch.inference_mode()
+    def choose(self) -> None:
+        self._samples = self._choose()
+
+    def collect(self) -> StepResult:
+        samples = self._samples
+        assert samples is not None, "it has not chosen"
+        return StepResult(
+            samples.token_ids, samples.logprobs, self._prompt_logprobs, self._embeddings
         )
 
 

@@ -214,7 +214,9 @@ class GpuModel:
             draft.forward.plan(draft.inputs.rows(plan, packed, in_graph=False))
             hidden = draft.forward.hidden(draft.inputs.batch(packed, plan.shape))
             logits = draft.forward.logits(hidden[: step.max_running])
-            sampler.forward(logits, most_demanding(len(logits)))
+            # A step that chooses late keeps its logits until it has chosen.
+            chosen_of = logits.clone() if step.has_overlap else logits
+            sampler.forward(chosen_of, most_demanding(len(logits)))
             del features  # they are there beside all tokens
 
         return device.peak_bytes(work)

@@ -147,6 +147,9 @@ class _EncoderStep:
     parts: Sequence[_Texts]
     num_fitting: int | None
 
+    def choose(self) -> None:
+        raise AssertionError("embeddings choose no tokens")
+
     @torch.inference_mode()
     def collect(self) -> StepResult:
         self.moment.wait()

@@ -32,14 +32,18 @@ class StepPipeline:
     """Launches the next step while up to `depth` others are in flight.
 
     With depth 0 each step is collected before the next one is planned. With depth 1 the runner
-    computes a step while the host books the one before it and plans the one behind it.
+    computes a step while the host books the one before it and plans the one behind it. Where a
+    choice depends on the token before it (grammars, penalties), the step is computed meanwhile all
+    the same: only its choice comes after the booking.
     """
 
     def __init__(self, scheduler: Scheduler, runner: BatchRunner, depth: int = 0) -> None:
+        """`depth` is 0 or 1: a request awaits one token at most."""
         self._scheduler = scheduler
         self._runner = runner
         self._depth = depth
         self._in_flight: deque[_StepInFlight] = deque()
+        self._owes_choice = False  # the newest of these, until the one before it is booked
         self._done_at_s = 0.0
         self._begun: list[RunBegin] = []
 
@@ -60,6 +64,7 @@ class StepPipeline:
             self._note_begun(launched_at_s)
             handle = self._runner.launch(batch)
             self._in_flight.append(_StepInFlight(batch, handle, launched_at_s))
+            self._owes_choice = batch.chooses_late
             if len(self._in_flight) <= self._depth:
                 return None
         return self.collect()
@@ -73,6 +78,9 @@ class StepPipeline:
         begun_at_s = max(launched_at_s, self._done_at_s)
         self._done_at_s = time.monotonic()
         outputs = self._scheduler.process(batch, result)
+        if self._owes_choice:
+            self._in_flight[-1].handle.choose()
+            self._owes_choice = False
         begun, self._begun = self._begun, []
         elapsed_s = self._done_at_s - begun_at_s
         return StepDone(outputs, batch.size, elapsed_s, begun, result.num_fitting)

@@ -116,7 +116,7 @@ class Req:
             or sampling.presence_penalty != 0.0
             or self.dry is not None
         )
-        # What it may choose depends on its last tokens: the host must have them before.
+        # What it may choose depends on its last tokens: the host must have them before it chooses.
         self.needs_known_tokens = (
             matcher is not None
             or self.has_penalties
@@ -193,7 +193,7 @@ class Req:
 
     @property
     def must_know_next(self) -> bool:
-        """Whether what may follow its next token depends on that, so that no step goes ahead."""
+        """Whether what may follow its next token depends on that, so that nobody chooses before."""
         if self.needs_known_tokens:
             return True
         limit = self.thought_limit

@@ -116,6 +116,8 @@ class ScheduleBatch:
     num_plain: int  # of these, the first ones: each has one token, and a sample behind it
     fresh_pages: list[int]  # first written in this step: to be wiped before
     may_await: bool = False  # planned while another step was in flight: inputs may be awaited
+    # Somebody's choice depends on a token that is awaited: tokens are chosen when it is known.
+    chooses_late: bool = False
 
     @property
     def others(self) -> list[ScheduledReq]:

@@ -40,6 +40,13 @@ class StepResult:
 class StepHandle(Protocol):
     """A step that was launched."""
 
+    def choose(self) -> None:
+        """Of a batch that chooses late, once: reads what it needs of the batch's requests now.
+
+        The steps before it are booked, and none has been launched behind it.
+        """
+        ...
+
     def collect(self) -> StepResult:
         """Waits for its end. Called once."""
         ...
@@ -51,6 +58,9 @@ class DoneStep:
 
     result: StepResult
 
+    def choose(self) -> None:
+        raise AssertionError("it has chosen at launch")
+
     def collect(self) -> StepResult:
         return self.result
 
@@ -59,5 +69,8 @@ class BatchRunner(Protocol):
     """Computes planned steps, one after the other. Tests put a hash in its place."""
 
     def launch(self, batch: ScheduleBatch) -> StepHandle:
-        """Reads all it needs of the batch's requests now: they change before `collect`."""
+        """Reads all it needs of the batch's requests now: they change before `collect`.
+
+        Of a batch that chooses late, how to choose is read by `StepHandle.choose`.
+        """
         ...

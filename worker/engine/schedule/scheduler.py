@@ -96,7 +96,8 @@ class Scheduler:
         has been processed.
 
         The budget has a token for each running request; at most `prefill_budget` of it, at least
-        one, are for prefill. Each batch is to be processed, in order.
+        one, are for prefill. Each batch is to be processed, in order, and behind one that chooses
+        late none is planned before it has chosen.
         Tokens that steps in flight will choose are planned with before they are known.
         """
         num_preemptions = self._num_preemptions
@@ -182,15 +183,11 @@ class Scheduler:
         return Finish(FinishReason.LENGTH) if is_full else None
 
     def _must_wait(self) -> bool:
-        """Whether somebody needs a token that a step in flight will choose."""
-        if not self._num_in_flight:
-            return False
+        """Whether somebody guesses, behind a token that a step in flight will choose."""
         drafter = self._drafter
-        return any(
-            req.num_awaited
-            and (req.must_know_next or (drafter is not None and drafter.is_due(req)))
-            for req in self._reqs.running
-        )
+        if not self._num_in_flight or drafter is None:
+            return False
+        return any(req.num_awaited and drafter.is_due(req) for req in self._reqs.running)
 
     def _make_room_for_decodes(self) -> bool:
         """False when it takes pages that a step in flight uses."""
@@ -267,7 +264,10 @@ class Scheduler:
         may_await = self._num_in_flight > 0
         self._num_in_flight += 1
         pages = self._ledger.take_fresh_pages()
-        return ScheduleBatch(plain + others, len(plain), pages, may_await)
+        chooses_late = may_await and any(
+            entry.has_awaited_input and entry.req.must_know_next for entry in plain
+        )
+        return ScheduleBatch(plain + others, len(plain), pages, may_await, chooses_late)
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
         for req in self._reqs.prefilling.values():

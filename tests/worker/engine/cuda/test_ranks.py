@@ -24,6 +24,8 @@ from tests.worker.engine_listener import Listener
 from worker.config import WorkerConfig
 from worker.engine.cuda.batch.step_plan import StepPlan
 from worker.engine.cuda.tensor_parallel.rank_orders import (
+    KeepTokens,
+    RankOrder,
     RunHead,
     RunStep,
     decode_order,
@@ -176,11 +178,18 @@ def test_an_order_arrives_as_it_was_sent() -> None:
         sample_positions=np.array([9]),
     )
     updates = np.array([[5, 6, 7], [1, 2, 3]], np.int32)
-    frames = FrameReader().feed(encode_order(RunStep(plan, 4, updates)) + encode_order(RunHead(2)))
-    step, head = map(decode_order, frames)
+    orders: list[RankOrder] = [
+        RunStep(plan, 4, updates, chooses_late=True),
+        RunHead(2),
+        KeepTokens(np.array([3])),
+    ]
+    frames = FrameReader().feed(b"".join(encode_order(order) for order in orders))
+    step, head, keep = map(decode_order, frames)
     assert head == RunHead(2)
+    assert isinstance(keep, KeepTokens)
+    assert keep.sample_rows.tolist() == [3]
     assert isinstance(step, RunStep)
-    assert (step.max_pages, step.plan.num_decode) == (4, 1)
+    assert (step.max_pages, step.plan.num_decode, step.chooses_late) == (4, 1, True)
     assert step.page_updates.dtype == np.int32
     assert step.page_updates.tolist() == updates.tolist()
     for name in ("rows", "query_lens", "seq_lens", "input_ids", "positions", "awaited_rows"):

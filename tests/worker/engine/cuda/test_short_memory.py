@@ -19,10 +19,12 @@ from tests.worker.engine.near_logprobs import assert_near
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.cuda.sampling.gpu_sampler import DeviceSamples, GpuSampler
 from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder
 from worker.engine.device.gpu_device import Work
 from worker.engine.lora.lora_projection import LoraPair, LoraProjections, LoraWeights
 from worker.engine.request.token_ranges import Ints
+from worker.engine.sampling.sampling_batch import SamplingBatch
 from worker.engine_link.engine_messages import AdapterLoaded, LoadAdapter
 
 # Whose steps take no memory.
@@ -66,6 +68,25 @@ def test_short_memory_changes_no_token(usual: Usual, overlap: bool) -> None:
     assert len(shortages(rig)) > 2
     assert min(shortages(rig)) <= 8, "no step was cut thrice"
     assert device.num_given_back == device.num_failures
+
+
+def test_a_choice_that_comes_late_is_made_in_parts(
+    usual: Usual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was computed is kept, and nothing is added to it twice."""
+    forward, num_rows = GpuSampler.forward, set[int]()
+
+    def of_two(self: GpuSampler, logits: torch.Tensor, batch: SamplingBatch) -> DeviceSamples:
+        samples = forward(self, logits, batch)
+        if len(logits) > 2:
+            raise torch.OutOfMemoryError
+        num_rows.add(len(logits))
+        return samples
+
+    rig, _ = short_rig(usual, 1.0, overlap=True)
+    monkeypatch.setattr(GpuSampler, "forward", of_two)
+    assert rig.run(*requests(max_tokens=8)) == usual.tokens
+    assert num_rows == {1, 2}
 
 
 def test_a_step_that_fits_the_second_time_is_not_cut(usual: Usual) -> None:

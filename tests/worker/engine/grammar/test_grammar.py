@@ -13,6 +13,8 @@ import pytest
 from shared.grammar import grammar_engine
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import Grammar, GrammarKind
+from tests.worker.engine.cuda.late_device import LateDevice
+from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.json_llama import EOS_ID, decode, encode, save_json_llama
 from tests.worker.engine.tiny_models import Rig
 from tests.worker.engine_fakes import make_add
@@ -152,6 +154,23 @@ def test_retractions_change_nothing(json_llama: Path) -> None:
     tokens = rig.run(*company(), *subjects)
     assert rig.channel.steps[-1].load.num_preemptions > 0
     assert {i: tokens[i] for i in (1, 2, 3)} == alone
+
+
+@pytest.mark.parametrize("device", ["cpu", "late GPU"])
+def test_overlap_changes_nothing(json_llama: Path, device: str) -> None:
+    """Steps are computed before their masks are known, which the token before them decides."""
+    adds = [*company(), add(8, None, **SEEDED), add(9, PERSON_GRAMMAR, temperature=0.0, logprobs=2)]
+    expected = Rig(json_llama)
+    expected.run(*adds)
+    gpu = LateDevice() if device != "cpu" else None
+    rig = GpuRig(json_llama, gpu, overlap=True, max_step_tokens=48)
+    assert rig.run(*adds) == expected.channel.tokens()
+    ours, theirs = rig.channel.finishes(), expected.channel.finishes()
+    assert {run_id: each.reason for run_id, each in ours.items()} == {
+        run_id: each.reason for run_id, each in theirs.items()
+    }
+    if gpu is not None:
+        assert gpu.max_waiting > 1, "no step was launched before the last one was done"
 
 
 def test_ordinary_requests_do_not_notice(json_llama: Path) -> None:

@@ -71,13 +71,14 @@ def test_tokens_go_into_the_next_step_unseen(overlapped: Overlapped) -> None:
     assert_all_free(stage)
 
 
-def test_a_thought_that_may_end_is_waited_for(overlapped: Overlapped) -> None:
-    """No step goes ahead of a token behind which the closing mark may be forced."""
+def test_a_thought_that_may_end_is_looked_at_first(overlapped: Overlapped) -> None:
+    """Nobody chooses ahead of a token behind which the closing mark may be forced."""
     stage = overlapped.stage()
     stage.add(1, PROMPT, thinking=ThinkingBudget(2, (), 10, is_open=True), max_tokens=6)
     stage.run()
     assert stage.tokens[1] == [8, 9, 10, 11, 12, 13]  # the mark is 10
-    assert stage.runner.num_awaited == 3  # 8, 11 and 12: the mark is 10, forced if 9 were none
+    assert stage.runner.num_awaited == 5
+    assert stage.runner.num_late == 2  # behind 9 and 10: the mark is 10, forced if 9 were none
     assert_all_free(stage)
 
 
@@ -172,12 +173,29 @@ def test_pages_that_another_put_into_the_cache_first_are_freed_later(
     assert_all_free(stage)
 
 
-def test_penalties_need_the_token_first(overlapped: Overlapped) -> None:
+def test_penalties_let_steps_go_ahead_and_choose_when_they_know(overlapped: Overlapped) -> None:
     stage = overlapped.stage()
     stage.add(1, PROMPT, frequency_penalty=1.0)
+    stage.add(2, [20, 21], max_tokens=8)
     stage.run()
-    assert stage.tokens[1] == [8, 9, 10, 11]
-    assert max_in_flight(stage) == 1
+    assert stage.tokens == {1: [8, 9, 10, 11], 2: [*range(22, 30)]}
+    assert max_in_flight(stage) == 2
+    assert (stage.runner.num_awaited, stage.runner.num_late) == (3 + 7, 3)
+    assert_all_free(stage)
+
+
+def test_who_leaves_before_a_late_choice_is_not_in_its_way(overlapped: Overlapped) -> None:
+    stage = overlapped.stage(eos_token_ids=[9])
+    stage.add(1, PROMPT, frequency_penalty=1.0)
+    stage.add(2, [30, 31], frequency_penalty=1.0, max_tokens=9)
+    stage.add(3, [20, 21], max_tokens=9)
+    for _ in range(3):
+        stage.step()
+    stage.scheduler.abort(2)
+    stage.run()
+    assert stage.tokens[1] == [8, 9]
+    assert stage.tokens[3] == [*range(22, 31)]
+    assert_all_free(stage)
 
 
 def test_guesses_need_the_token_first_and_waiting_for_them_does_not(

@@ -14,8 +14,15 @@ from __future__ import annotations
 import torch
 
 from worker.engine.cuda.steps.rank_runner import RankRunner
-from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox, RankOrder, RunHead, RunStep
+from worker.engine.cuda.tensor_parallel.rank_orders import (
+    KeepTokens,
+    OrderInbox,
+    RankOrder,
+    RunHead,
+    RunStep,
+)
 from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.request.token_ranges import Ints
 
 
 class Follower:
@@ -47,13 +54,18 @@ class Follower:
                     self._run_step(order)
                 case RunHead(num_rows=num_rows):
                     self._runner.head(self._empty(num_rows, self._hidden_size, dtype=self._dtype))
+                case KeepTokens(sample_rows=sample_rows):
+                    self._keep(sample_rows)
 
         self._device.enqueue(work)
 
     def _run_step(self, step: RunStep) -> None:
         self._runner.compute(step)
-        if num_samples := step.plan.num_samples:
-            self._runner.keep(self._empty(num_samples, dtype=torch.int64), step.plan)
+        if step.plan.num_samples and not step.chooses_late:
+            self._keep(step.plan.sample_rows)
+
+    def _keep(self, sample_rows: Ints) -> None:
+        self._runner.keep(self._empty(len(sample_rows), dtype=torch.int64), sample_rows)
 
     def _empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         """To be filled with what rank 0 shares."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -15,14 +17,20 @@ from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
 from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_piece import StepPiece
 from worker.engine.cuda.tensor_parallel.followers import Followers
-from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder, RunHead, RunStep
+from worker.engine.cuda.tensor_parallel.rank_orders import (
+    KeepTokens,
+    RankOrder,
+    RunHead,
+    RunStep,
+)
 from worker.engine.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
 from worker.engine.device.gpu_memory import compute_halved, has_memory
 from worker.engine.images import ImageEncoder, image_spans
 from worker.engine.lora.lora_adapter import lora_batch
 from worker.engine.models.model import ImageRows
-from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.schedule_batch import SamplePoint, ScheduleBatch
 from worker.engine.request.step_result import SampleError, StepHandle, StepResult
+from worker.engine.request.token_ranges import Ints
 from worker.engine.sampling.pooler import Pooler
 from worker.engine.sampling.prompt_scores import score_prompts
 from worker.engine.sampling.sampling_batch import SamplingBatch, StepSampling
@@ -32,17 +40,15 @@ _ERRORS = {
     NOTHING_ALLOWED: SampleError.NOTHING_ALLOWED,
 }
 
-Logits = Callable[[torch.Tensor], torch.Tensor]
-
 
 @dataclass(slots=True, eq=False)
-class _PieceOutput:
-    """Host memory that is filled when the step's moment has come."""
+class _Choice:
+    """Rows that a token is chosen for, and host memory for it: filled at the step's moment."""
 
-    num_tokens: int
+    points: Sequence[SamplePoint]
+    sample_rows: Ints  # of the page table, as many
     token_ids: torch.Tensor | None = None  # [num_samples] int64
     logprobs: DeviceLogprobs | None = None
-    hidden: torch.Tensor | None = None  # [num_tokens, hidden_size], for those who read it
 
     @property
     def chosen(self) -> list[int]:
@@ -56,6 +62,30 @@ class _PieceOutput:
             records.get(row, b"") if token_id >= 0 else b""
             for row, token_id in enumerate(token_ids)
         ]
+
+
+@dataclass(slots=True, eq=False)
+class _PieceOutput:
+    """What a piece gives: host memory that is filled when the step's moment has come."""
+
+    piece: StepPiece
+    choices: Sequence[_Choice] = ()
+    logits: torch.Tensor | None = None  # [num_samples, vocab_size] on the device, until it chooses
+    hidden: torch.Tensor | None = None  # [num_tokens, hidden_size], for those who read it
+
+
+class _LateRows(NamedTuple):
+    """Samples [begin, end) of a piece that has not chosen."""
+
+    output: _PieceOutput
+    begin: int
+    end: int
+
+    def halves(self) -> tuple[_LateRows, _LateRows] | None:
+        middle = (self.begin + self.end) // 2
+        if middle == self.begin:
+            return None
+        return self._replace(end=middle), self._replace(begin=middle)
 
 
 class GpuRunner:
@@ -89,15 +119,34 @@ class GpuRunner:
             entry.req.pooling is not None or entry.req.num_prompt_top is not None
             for entry in batch.others
         )
-        step = RunStep(plan, max_pages, self._page_table.updates(), reads_hidden)
+        updates = self._page_table.updates()
+        step = RunStep(plan, max_pages, updates, reads_hidden, batch.chooses_late)
         adapters = [entry.req.adapter for entry in batch.entries]
         piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
         self._send(step)
         whole = self._compute(piece)
         pieces = [whole] if whole is not None else self._compute_halved(piece)
-        num_fitting = None if whole is not None else max(each.num_tokens for each in pieces)
-        moment = self._device.mark()
-        return _GpuStep(moment, batch, pieces, num_fitting, self._pooler, self._host_logits)
+        num_fitting = None if whole is not None else max(each.piece.num_tokens for each in pieces)
+        return _GpuStep(self, self._device.mark(), batch, pieces, num_fitting)
+
+    def choose_late(self, pieces: Sequence[_PieceOutput]) -> Moment:
+        """Of a step that chooses late, and in pieces where memory is short."""
+        for output in pieces:
+            if num_samples := len(output.piece.points):
+                rows = _LateRows(output, 0, num_samples)
+                output.choices = compute_halved(rows, self._choose_rows, _LateRows.halves)
+                self._device.enqueue(partial(setattr, output, "logits", None))
+        return self._device.mark()
+
+    @torch.inference_mode()
+    def told(self, batch: ScheduleBatch, hidden: torch.Tensor) -> StepResult:
+        """Without tokens: what is made of hidden states on the host."""
+        return StepResult(
+            [],
+            (),
+            score_prompts(self._host_logits, hidden, batch),
+            self._pooler.forward(hidden, batch, self._host_logits),
+        )
 
     def _compute_halved(self, piece: StepPiece) -> list[_PieceOutput]:
         """The whole once more, in the memory that was given back; then its halves."""
@@ -105,18 +154,26 @@ class GpuRunner:
 
     def _compute(self, piece: StepPiece) -> _PieceOutput | None:
         """None: the GPU has no memory for it now."""
-        plan, output = piece.step.plan, _PieceOutput(piece.num_tokens)
-        sampling = self._sampling.batch(piece.points) if piece.points else None
+        step, plan, output = piece.step, piece.step.plan, _PieceOutput(piece)
+        sampling: SamplingBatch | None = None
+        if piece.points and not step.chooses_late:
+            sampling = self._sampling.batch(piece.points)
+            choice = _Choice(piece.points, plan.sample_rows)
+            output.choices = (choice,)
         loras = lora_batch(piece.adapters, plan.query_lens)
 
         @torch.inference_mode()
         def work() -> None:
-            hidden, logits = self._rank.compute(piece.step, self._image_rows(piece), loras)
-            if piece.step.reads_hidden:
+            hidden, logits = self._rank.compute(step, self._image_rows(piece), loras)
+            if step.reads_hidden:
                 assert hidden is not None, "it runs in no graph that gives logits alone"
                 output.hidden = download(self._device, hidden)
-            if logits is not None and sampling is not None:
-                self._choose(logits, sampling, plan, output)
+            if logits is None:
+                return
+            if sampling is not None:
+                self._choose(logits, sampling, choice)
+            else:  # of a graph, which the piece behind it may use
+                output.logits = logits.clone() if piece.is_part else logits
 
         return output if self._has_memory(work) else None
 
@@ -138,13 +195,28 @@ class GpuRunner:
         if self._followers is not None:
             self._followers.send(order)
 
-    def _choose(
-        self, logits: torch.Tensor, sampling: SamplingBatch, plan: StepPlan, output: _PieceOutput
-    ) -> None:
+    def _choose_rows(self, rows: _LateRows) -> _Choice | None:
+        """None: the GPU has no memory for it now."""
+        piece = rows.output.piece
+        of_rows = slice(rows.begin, rows.end)
+        choice = _Choice(piece.points[of_rows], piece.step.plan.sample_rows[of_rows])
+        sampling = self._sampling.batch(choice.points)
+        self._send(KeepTokens(choice.sample_rows))
+
+        @torch.inference_mode()
+        def work() -> None:
+            assert rows.output.logits is not None, "the piece has samples"
+            # A copy, since what fails halfway is done again.
+            self._choose(rows.output.logits[of_rows].clone(), sampling, choice)
+
+        return choice if self._has_memory(work) else None
+
+    def _choose(self, logits: torch.Tensor, sampling: SamplingBatch, choice: _Choice) -> None:
+        """Part of enqueued work; `logits` are overwritten."""
         samples = self._sampler.forward(logits, sampling)
-        self._rank.keep(samples.token_ids, plan)
-        output.token_ids = download(self._device, samples.token_ids)
-        output.logprobs = samples.logprobs
+        self._rank.keep(samples.token_ids, choice.sample_rows)
+        choice.token_ids = download(self._device, samples.token_ids)
+        choice.logprobs = samples.logprobs
 
     @torch.inference_mode()
     def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -170,38 +242,33 @@ def _halves(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     return (rows[:middle], rows[middle:]) if middle else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _GpuStep:
     """The handle of a launched step."""
 
+    runner: GpuRunner
     moment: Moment
     batch: ScheduleBatch
     pieces: list[_PieceOutput]
     num_fitting: int | None
-    pooler: Pooler
-    host_logits: Logits
 
-    @torch.inference_mode()
+    def choose(self) -> None:
+        self.moment = self.runner.choose_late(self.pieces)
+
     def collect(self) -> StepResult:
         self.moment.wait()
         chosen: list[int | SampleError] = []
         logprobs: list[bytes] = []
-        asks_logprobs = any(piece.logprobs is not None for piece in self.pieces)
-        for piece in self.pieces:
-            token_ids = piece.chosen
+        choices = [choice for piece in self.pieces for choice in piece.choices]
+        asks_logprobs = any(choice.logprobs is not None for choice in choices)
+        for choice in choices:
+            token_ids = choice.chosen
             chosen += [_ERRORS.get(token_id, token_id) for token_id in token_ids]
             if asks_logprobs:
-                logprobs += piece.records(token_ids)
+                logprobs += choice.records(token_ids)
         hidden = self._hidden()
-        if hidden is None:
-            return StepResult(chosen, logprobs, num_fitting=self.num_fitting)
-        return StepResult(
-            chosen,
-            logprobs,
-            score_prompts(self.host_logits, hidden, self.batch),
-            self.pooler.forward(hidden, self.batch, self.host_logits),
-            self.num_fitting,
-        )
+        told = StepResult([]) if hidden is None else self.runner.told(self.batch, hidden)
+        return replace(told, token_ids=chosen, logprobs=logprobs, num_fitting=self.num_fitting)
 
     def _hidden(self) -> torch.Tensor | None:
         """[num_tokens, hidden_size], for those who read it."""

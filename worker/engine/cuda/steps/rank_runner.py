@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from worker.engine.cuda.batch.step_inputs import pack
-from worker.engine.cuda.batch.step_plan import StepPlan
 from worker.engine.cuda.steps.gpu_state import GpuState
 from worker.engine.cuda.steps.step_graphs import Computed, StepGraphs
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
@@ -16,6 +15,7 @@ from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.models.model import ImageRows
+from worker.engine.request.token_ranges import Ints
 
 
 class RankRunner:
@@ -57,11 +57,13 @@ class RankRunner:
             logits = self._forward.logits(hidden[upload(self._device, plan.sample_idx)])
         return Computed(hidden, logits)
 
-    def keep(self, token_ids: torch.Tensor, plan: StepPlan) -> None:
-        """Those that the step's samples chose, [num_samples] int64: every rank gets rank 0's."""
+    def keep(self, token_ids: torch.Tensor, sample_rows: Ints) -> None:
+        """Those that samples of these rows chose, both [num_samples] int64: every rank gets rank
+        0's.
+        """
         if self._group is not None:
             self._group.share(token_ids)
-        rows = upload(self._device, plan.sample_rows)
+        rows = upload(self._device, sample_rows)
         # Of a request with guesses any of its tokens stays: nobody awaits it.
         self._inputs.last_token_ids[rows] = token_ids.clamp(min=0)
 

@@ -30,6 +30,7 @@ class StepPiece:
     points: Sequence[SamplePoint]  # [num_samples]
     adapters: Sequence[Adapter | None]  # [num_rows]
     images: Sequence[ImageSpan] = ()
+    is_part: bool = False  # other pieces of the step are computed before it is collected
 
     @property
     def num_tokens(self) -> int:
@@ -48,11 +49,13 @@ class StepPiece:
                 self.points[: first.num_samples],
                 self.adapters[: len(first.rows)],
                 cut_spans(self.images, 0, middle),
+                is_part=True,
             ),
             type(self)(
                 msgspec.structs.replace(self.step, plan=second),
                 self.points[first.num_samples :],
                 self.adapters[-len(second.rows) :],
                 cut_spans(self.images, middle, plan.num_tokens),
+                is_part=True,
             ),
         )

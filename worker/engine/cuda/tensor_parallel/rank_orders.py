@@ -25,6 +25,7 @@ class RunStep(msgspec.Struct, frozen=True, tag="step"):
     max_pages: int  # of a row
     page_updates: npt.NDArray[np.int32]  # [2, num_changes], as DevicePageTable has them
     reads_hidden: bool = False  # somebody wants more of it than logits
+    chooses_late: bool = False  # its tokens come with an order of their own
 
 
 class RunHead(msgspec.Struct, frozen=True, tag="head"):
@@ -33,7 +34,13 @@ class RunHead(msgspec.Struct, frozen=True, tag="head"):
     num_rows: int
 
 
-RankOrder = RunStep | RunHead
+class KeepTokens(msgspec.Struct, frozen=True, tag="keep"):
+    """The tokens that the last step's samples chose, which rank 0 shares."""
+
+    sample_rows: npt.NDArray[np.int64]  # [num_samples], of the page table
+
+
+RankOrder = RunStep | RunHead | KeepTokens
 
 
 class _Array(msgspec.Struct, frozen=True, array_like=True):
