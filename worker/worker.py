@@ -287,6 +287,7 @@ class Worker:
             kernel_set=ready.kernel_set if ready else "",
             weights=ready.weights if ready else "",
             dtype=ready.dtype if ready else "",
+            takes_no_images=ready is not None and ready.takes_no_images,
         )
 
     def stats(self) -> WorkerStats:

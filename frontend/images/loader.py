@@ -177,6 +177,12 @@ class ImageLoader:
             raise UnsupportedParameter(
                 sources[0].where, f"is an image, and the model '{model.name}' takes no images"
             )
+        if sources and model.takes_no_images:
+            raise UnsupportedParameter(
+                sources[0].where,
+                f"is an image, and no worker of the model '{model.name}' takes images now: those "
+                "on GPUs serve its text alone",
+            )
         if len(sources) > self._limits.max_images:
             raise sources[self._limits.max_images].refused(
                 f"is image {self._limits.max_images + 1} of {len(sources)}, a request may have "

@@ -87,6 +87,7 @@ class ServedModel:
     card: ModelCard
     text: ModelText
     adapter: AdapterCard | None = None  # that was asked for, on top of the model
+    takes_no_images: bool = False  # its workers do not, whatever its card says
 
     @property
     def name(self) -> str:
@@ -252,7 +253,9 @@ class ModelDirectory:
     async def model(self, name: str) -> ServedModel:
         """Raises ModelNotFound, or ServiceUnavailable while the tokenizer cannot be fetched."""
         card, adapter, _ = await self.find(name)
-        return ServedModel(card, await self.text(card.tokenizer_hash), adapter)
+        standing = self._standings.get(card.pool, _FORGOTTEN)
+        text = await self.text(card.tokenizer_hash)
+        return ServedModel(card, text, adapter, standing.takes_no_images)
 
     async def only_model(self) -> ServedModel:
         """The one that is served, whatever its adapters. Raises InvalidRequest."""

@@ -32,10 +32,11 @@ class ModelStatus(enum.StrEnum):
 
 
 class Standing(NamedTuple):
-    """A model's status, and of one that failed the last words of its workers."""
+    """A model's status, of one that failed the last words of its workers, and what they lack."""
 
     status: ModelStatus
     failure: str = ""
+    takes_no_images: bool = False  # its workers do not, whatever its card says
 
 
 class _WorkerStanding(msgspec.Struct, frozen=True):
@@ -43,8 +44,15 @@ class _WorkerStanding(msgspec.Struct, frozen=True):
 
     pool: str
     state: str
+    takes_no_images: bool = False
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it has loaded the model, and goes on to take requests."""
+        return self.state not in _NOT_AT_WORK
 
 
+_NOT_AT_WORK = (WorkerState.LOADING, WorkerState.DRAINING, WorkerState.HUNG)
 _PAUSED = (WorkerState.PAUSED, WorkerState.FROZEN, WorkerState.UPDATING)
 
 
@@ -54,18 +62,23 @@ class PoolHeartbeats:
 
     states: dict[str, list[str]]
     supervisors: dict[str, list[RoleCard]]
+    without_images: frozenset[str] = frozenset()  # pools none of whose workers take any
 
     @classmethod
     def of(cls, workers: Iterable[KvEntry], roles: Iterable[KvEntry]) -> Self:
         """Reads the entries of both buckets; what cannot be read is nobody's heartbeat."""
         states: dict[str, list[str]] = defaultdict(list)
+        taking: dict[str, bool] = {}  # images
         for worker in readable(_WorkerStanding, workers):
             states[worker.pool].append(worker.state)
+            if worker.is_at_work:
+                taking[worker.pool] = taking.get(worker.pool, False) or not worker.takes_no_images
         supervisors: dict[str, list[RoleCard]] = defaultdict(list)
         for card in readable(RoleCard, roles):
             if card.role == SUPERVISOR:
                 supervisors[card.pool].append(card)
-        return cls(states, supervisors)
+        without_images = frozenset(pool for pool, takes in taking.items() if not takes)
+        return cls(states, supervisors, without_images)
 
     def has(self, pool: str) -> bool:
         """Whether somebody serves the model, or looks after its workers."""
@@ -79,10 +92,11 @@ class PoolHeartbeats:
         """How the model with this card stands."""
         states = self.states.get(card.pool, ())
         supervisors = self.supervisors.get(card.pool, ())
+        takes_no_images = card.pool in self.without_images
         if WorkerState.READY in states:
-            return Standing(ModelStatus.READY)
+            return Standing(ModelStatus.READY, takes_no_images=takes_no_images)
         if any(state in _PAUSED for state in states):
-            return Standing(ModelStatus.PAUSED)
+            return Standing(ModelStatus.PAUSED, takes_no_images=takes_no_images)
         if failure := _failure_of_all(supervisors):
             return Standing(ModelStatus.FAILED, failure)
         if WorkerState.LOADING in states:

@@ -90,6 +90,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel_set: str = ""  # of its C++, on a CPU: workers of one set make the same bits
     weights: str = ""  # of its engine: their format, like "bfloat16" or "gptq 4-bit"
     dtype: str = ""  # of its engine: of activations, like "bfloat16"
+    takes_no_images: bool = False  # of its engine, though its model does
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

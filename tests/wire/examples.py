@@ -290,6 +290,9 @@ MAPS |= {
     ),
     "worker-whole": WHOLE_WORKER,
     "worker-dtype": WorkerCard("worker-1", "p", "m", "r1", WorkerState.LOADING, dtype="bfloat16"),
+    "worker-no-images": WorkerCard(
+        "worker-1", "p", "m", "r1", WorkerState.READY, takes_no_images=True
+    ),
     "role-parsers": RoleCard(
         "frontend-1", "frontend",
         parsers={"m": ChosenParsers(ChosenParser("hermes", "why"), ChosenParser("", "why not"))},

@@ -46,7 +46,7 @@ from worker.held.delivery import Delivery
 from worker.held.held_request import AfterClaim, LoggedOutput
 from worker.weights.worker_model import ServedWeights
 
-_OTHER_WEIGHTS_DELAY_S = 0.5  # a worker that has them may have room now
+_OTHER_WORKER_DELAY_S = 0.5  # one that has what it needs may have room now
 _NO_WEIGHTS_DELAY_S = 2.0  # one may be starting
 _NEXT_SUSPECT_DELAY_S = 1.0  # another worker may be free, or ours by then
 _RETRY_DELAY_S = 1.0
@@ -78,6 +78,7 @@ class Claimant:
     ack_wait_s: float
     revision_grace_s: float
     respected: RespectedClaims = field(default_factory=RespectedClaims)
+    takes_images: Callable[[], bool] = lambda: True  # if its model does
 
 
 class ClaimFlow:
@@ -107,7 +108,13 @@ class ClaimFlow:
         self._is_alone = False
 
     def begin(self) -> ClaimStep:
-        return Look.ADAPTER
+        """Images that cannot be seen here are for others, where there are any."""
+        sees = not self.request.images or self._claimant.takes_images()
+        return Look.ADAPTER if sees else Look.SEERS
+
+    def on_seers(self, *, are_there: bool) -> ClaimStep:
+        """Without them, the engine says why not."""
+        return Look.OVERDUE if are_there else Look.ADAPTER
 
     def on_broker_error(self) -> Postponed:
         """A step could not be done, whichever it was."""
@@ -153,7 +160,7 @@ class ClaimFlow:
 
     def on_overdue(self, *, is_overdue: bool) -> ClaimStep:
         if not is_overdue:
-            return Postponed(_OTHER_WEIGHTS_DELAY_S)
+            return Postponed(_OTHER_WORKER_DELAY_S)
         return StoreEnd(self._end(FinishReason.DEADLINE), Over("its deadline has passed"))
 
     def on_age(self, pinned_s: float) -> ClaimStep:

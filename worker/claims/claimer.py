@@ -82,6 +82,8 @@ class Claimer:
     async def _answer(self, flow: ClaimFlow, asked: Question) -> ClaimStep:
         request, delivery = flow.request, flow.delivery
         match asked:
+            case Look.SEERS:
+                return flow.on_seers(are_there=await self._has_seers(request.pool))
             case Look.ADAPTER:
                 return flow.on_adapter(is_here=await self._adapters.ensure(request.adapter))
             case Look.RECORDS:
@@ -143,6 +145,13 @@ class Claimer:
             return True  # those that are absent may only not have been able to write
         cards = readable(WorkerCard, await self._workers.entries())
         return any(card.revision in revisions and card.state.may_take for card in cards)
+
+    async def _has_seers(self, pool: str) -> bool:
+        """Whether a worker takes requests with images, or soon will, as far as we know."""
+        if not self._heartbeats.is_steady:
+            return True
+        cards = readable(WorkerCard, await self._workers.entries(f"{pool}."))
+        return any(card.state.may_take and not card.takes_no_images for card in cards)
 
     async def _is_dead(self, holder: Claim) -> bool:
         """Whether the worker of this claim shows no heartbeat, and could have shown one."""

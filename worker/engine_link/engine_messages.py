@@ -166,6 +166,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     weights: str = ""  # their format, like "bfloat16" or "gptq 4-bit"
     has_prefixes: bool = True  # whether what one request computed serves others
     dtype: str = ""  # of activations, like "bfloat16"
+    takes_no_images: bool = False  # though the model does
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

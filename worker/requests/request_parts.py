@@ -138,7 +138,13 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
     claimer = Claimer(
         cluster,
         LogHistory(cluster),
-        Claimant(of.worker_id, of.model.weights, config.ack_wait_s, config.revision_grace_s),
+        Claimant(
+            of.worker_id,
+            of.model.weights,
+            config.ack_wait_s,
+            config.revision_grace_s,
+            takes_images=lambda: of.engine.ready is None or not of.engine.ready.takes_no_images,
+        ),
         of.adapters,
         of.heartbeats,
     )

@@ -22,6 +22,7 @@ from frontend.models.message_parts import joined, with_parts
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.anthropic.conversation import chat_messages
 from frontend.surfaces.chat.chat_request import ChatRequests
+from shared.catalog.model_status import PoolHeartbeats
 from shared.errors import RequestError
 from shared.protocol.model_cards import VisionCard
 from shared.protocol.prompt_object import prompt_data
@@ -341,6 +342,25 @@ async def test_a_model_that_takes_no_images() -> None:
     sentence = r"'messages\[0\]\.content\[0\]' is an image, and the model 'tiny' takes no images"
     with pytest.raises(RequestError, match=sentence):
         await chats.job({"model": "tiny", "messages": messages}, Caller())
+
+
+async def test_workers_that_take_no_images() -> None:
+    """Those on GPUs of a model whose card tells of images: nothing is queued."""
+
+    class Blind(FakeCatalog):
+        async def heartbeats(self) -> PoolHeartbeats:
+            return PoolHeartbeats({card.pool: ["ready"]}, {}, frozenset({card.pool}))
+
+    bundle = make_seeing_bundle()
+    card = make_seeing_card(bundle)
+    chats = AllRequests(ModelDirectory(Blind(bundle, card))).chat  # type: ignore[arg-type]
+    messages = [{"role": "user", "content": [image_part(data_url(PNG))]}]
+    sentence = "is an image, and no worker of the model 'tiny' takes images now"
+    with pytest.raises(RequestError, match=sentence) as raised:
+        await chats.job({"model": "tiny", "messages": messages}, Caller())
+    assert (raised.value.status_code, raised.value.code) == (400, "unsupported_parameter")
+    text = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
+    assert (await chats.job(text, Caller())).prompts[0].images == ()
 
 
 async def test_the_pixels_travel_by_the_object_store(stack: Stack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+import msgspec
 import pytest
 
 from shared.broker.kv_bucket import KvEntry
@@ -58,3 +59,21 @@ def test_standing(card: ModelCard, seen: PoolHeartbeats, status: ModelStatus) ->
 def test_who_has_loaded_it_has_served() -> None:
     assert heartbeats(WorkerState.DRAINING).has_served(POOL)
     assert not heartbeats(WorkerState.LOADING, failures=("",)).has_served(POOL)
+
+
+def test_images_are_taken_as_long_as_one_worker_takes_them() -> None:
+    """One that loads has not said so yet, one that leaves takes nothing any more."""
+    seeing, blind = WorkerCard("a", POOL, "m", "r", WorkerState.READY), {"takes_no_images": True}
+
+    def takes_none(*cards: WorkerCard) -> bool:
+        entries = [KvEntry(f"{POOL}.{each.worker}", encode(each), 1, NOW) for each in cards]
+        return PoolHeartbeats.of(entries, ()).standing(CARD).takes_no_images
+
+    one = msgspec.structs.replace(seeing, worker="b", **blind)
+    assert takes_none(one)
+    assert takes_none(one, msgspec.structs.replace(seeing, state=WorkerState.LOADING))
+    assert takes_none(one, msgspec.structs.replace(seeing, state=WorkerState.DRAINING))
+    assert takes_none(msgspec.structs.replace(one, state=WorkerState.PAUSED))
+    assert not takes_none(one, seeing)
+    assert not takes_none(msgspec.structs.replace(one, state=WorkerState.LOADING))
+    assert not takes_none()

@@ -11,11 +11,20 @@ from shared.liveness.heartbeat import Writability
 from shared.protocol.codec import encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
-from shared.protocol.request import GenerateRequest
+from shared.protocol.request import GenerateRequest, ImageSpan
+from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.protocol.text import Done
 from shared.token_log.ownership import OwnershipLog
 from tests.worker.checkpoints import make_weights
-from tests.worker.io_stage import REVISION, Stage, ids, make_adapters, make_claim, make_request
+from tests.worker.io_stage import (
+    POOL,
+    REVISION,
+    Stage,
+    ids,
+    make_adapters,
+    make_claim,
+    make_request,
+)
 from worker.claims.claim_flow import Claimant
 from worker.claims.claim_steps import ClaimStep, Lost, Over, Postponed, Taken
 from worker.claims.claimer import Claimer
@@ -35,13 +44,21 @@ def make_claimer(
     heartbeats: Writability | None = None,
     revision: str = REVISION,
     revision_grace_s: float = 30.0,
+    *,
+    takes_images: bool = True,
 ) -> Claimer:
     cluster = stage.cluster
     history = LogHistory(cluster, timeout_s=5.0)
     return Claimer(
         cluster,
         history,
-        Claimant(worker, make_weights(revision), ACK_WAIT_S, revision_grace_s),
+        Claimant(
+            worker,
+            make_weights(revision),
+            ACK_WAIT_S,
+            revision_grace_s,
+            takes_images=lambda: takes_images,
+        ),
         make_adapters(cluster),
         heartbeats or Writability(),
     )
@@ -372,3 +389,19 @@ async def test_a_request_whose_deadline_has_passed_is_ended(stage: Stage) -> Non
 async def test_a_request_within_its_deadline_is_taken(stage: Stage) -> None:
     request = make_request(deadline_s=30.0)
     assert isinstance(await take_aged(stage, request), Taken)
+
+
+async def test_images_wait_for_a_worker_that_takes_them(stage: Stage) -> None:
+    """As long as one is there: else its engine may say why it takes none."""
+    request = make_request(images=(ImageSpan(0, 2, b"digest"),))
+    delivery = await stage.submit_and_pull(request)
+    workers = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
+    claimer = make_claimer(stage, "w", takes_images=False)
+    for is_blind in (False, True):
+        card = WorkerCard("v", POOL, "m", REVISION, WorkerState.READY, takes_no_images=is_blind)
+        await workers.put(f"{POOL}.v", encode(card))
+        step = await take_by(claimer, request, delivery)
+        assert isinstance(step, Taken if is_blind else Postponed)
+    other = make_request()
+    delivery = await stage.submit_and_pull(other)
+    assert isinstance(await take_by(claimer, other, delivery), Taken)

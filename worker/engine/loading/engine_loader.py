@@ -195,6 +195,7 @@ class EngineLoader:
             weights=weights_format(setup.config, setup.dtype),
             dtype=str(setup.dtype).removeprefix("torch."),
             has_prefixes=loaded.has_prefixes,
+            takes_no_images=bool(loaded.no_images),
         )
 
     def _num_pinnable_tokens(self, loaded: LoadedModel) -> int:
