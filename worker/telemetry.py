@@ -119,7 +119,9 @@ class WorkerMetrics:
             "prefix_cache_hits", "Prompt tokens that came from the prefix cache."
         )
         self.num_preemptions = counter("num_preemptions", "Requests retracted for want of pages.")
-        self.num_drafted = counter("spec_decode_num_draft_tokens", "Tokens guessed by --speculate.")
+        self.num_drafted = counter(
+            "spec_decode_num_draft_tokens", "Tokens guessed, by --speculate or a grammar."
+        )
         self.num_accepted = counter(
             "spec_decode_num_accepted_tokens", "Guessed tokens that were right."
         )

@@ -30,6 +30,10 @@ class GrammarMatcher(Protocol):
         """Advance by a token. False when it may not come here: `error` says why, for ever."""
         ...
 
+    def forced_ids(self) -> Sequence[int]:
+        """Text that must come, as the tokenizer cuts it; another cut may be allowed, too."""
+        ...
+
 
 class CompiledGrammar(Protocol):
     """A grammar, ready for any number of outputs."""
@@ -50,5 +54,13 @@ class GrammarBackend(Protocol):
         """Row i gets the tokens that may come next at matcher i, which this backend made.
 
         An end-of-turn token is among them exactly when the output may end here.
+        """
+        ...
+
+    def fill_draft_masks(
+        self, matcher: GrammarMatcher, draft_ids: Sequence[int], bitmask: Bitmask
+    ) -> None:
+        """Row i gets the tokens that may come behind the first i of the drafts, one row more than
+        there are drafts. Behind one that may not come here, rows stay as they are.
         """
         ...

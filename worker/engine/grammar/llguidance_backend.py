@@ -25,6 +25,7 @@ class LLGuidanceMatcher:
 
     def __init__(self, matcher: LLMatcher) -> None:
         self.inner = matcher
+        self._forced_ids: Sequence[int] | None = None  # at this place, once it was asked for
 
     @property
     def error(self) -> str:
@@ -35,7 +36,13 @@ class LLGuidanceMatcher:
         return self.inner.is_stopped()
 
     def accept(self, token_id: int) -> bool:
+        self._forced_ids = None
         return self.inner.consume_token(token_id)
+
+    def forced_ids(self) -> Sequence[int]:
+        if self._forced_ids is None:
+            self._forced_ids = self.inner.compute_ff_tokens()
+        return self._forced_ids
 
 
 class LLGuidanceGrammar:
@@ -102,6 +109,16 @@ class LLGuidanceBackend:
             return
         for row, matcher in enumerate(inner):
             matcher.unsafe_compute_mask_ptr(address + row * row_bytes, row_bytes)
+
+    def fill_draft_masks(
+        self, matcher: GrammarMatcher, draft_ids: Sequence[int], bitmask: Bitmask
+    ) -> None:
+        address, row_bytes = bitmask.ctypes.data, bitmask.strides[0]
+        copy = _inner(matcher).deep_copy()
+        for row, draft_id in enumerate((None, *draft_ids)):
+            if draft_id is not None and not copy.consume_token(draft_id):
+                return
+            copy.unsafe_compute_mask_ptr(address + row * row_bytes, row_bytes)
 
     def _loaded_tokenizer(self) -> LLTokenizer:
         with self._loading:

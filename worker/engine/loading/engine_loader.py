@@ -166,7 +166,7 @@ class EngineLoader:
                 setup.config.vocab_size,
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
-                make_drafter(self._config),
+                make_drafter(self._config, can_drop_tokens=loaded.has_prefixes),
             ),
             loaded.make_runner(ledger.req_to_token),
         )

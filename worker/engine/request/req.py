@@ -184,10 +184,9 @@ class Req:
         """The highest is retracted first."""
         return self.options.priority, -self.num_output_tokens, self.arrival
 
-    @property
-    def early_end_ids(self) -> frozenset[int]:
-        """The tokens that would end it now, against `min_tokens` or `ignore_eos`."""
-        is_early = self.num_output_tokens < self.sampling.min_tokens
+    def early_end_ids(self, num_output_tokens: int) -> frozenset[int]:
+        """The tokens that would end it behind so many, against `min_tokens` or `ignore_eos`."""
+        is_early = num_output_tokens < self.sampling.min_tokens
         early_ids = self.stop_token_ids if is_early else frozenset[int]()
         return early_ids | self._stop_check.eos_token_ids if self.sampling.ignore_eos else early_ids
 

@@ -214,7 +214,7 @@ class Scheduler:
     def _plan_decodes(self, token_budget: int) -> tuple[list[ScheduledReq], list[ScheduledReq]]:
         """Those with a token each, and those that also have guesses."""
         entries: list[ScheduledReq] = []
-        prefilling = self._reqs.prefilling
+        prefilling, drafter = self._reqs.prefilling, self._drafter
         for req in self._reqs.running:
             # As `_can_decode`, without calls: this is asked of every request in every step.
             num_awaited = req.num_awaited
@@ -223,14 +223,15 @@ class Scheduler:
                 req.num_computed + req.num_in_flight + 1 != end
                 or req.run_id in prefilling
                 or (num_awaited and req.is_ending)
+                or (num_awaited and drafter is not None and drafter.sits_out(req))
             ):
                 continue
             if end > req.num_slots:
                 self._ledger.extend(req, end)
             entries.append(ScheduledReq(req, end - 1, end, 1, (), num_awaited > 0))
-        if self._drafter is None:
+        if drafter is None or not any(drafter.wants(entry.req) for entry in entries):
             return entries, []
-        return self._plan_drafts(self._drafter, entries, token_budget)
+        return self._plan_drafts(drafter, entries, token_budget)
 
     def _plan_drafts(
         self, drafter: Drafter, entries: list[ScheduledReq], token_budget: int
@@ -241,7 +242,8 @@ class Scheduler:
         for entry in entries:
             req = entry.req
             max_end = min(req.max_num_tokens - 1, self._ledger.num_tokens_in_reach(req))
-            draft_ids = drafter.draft(req, min(num_left, max_end - req.num_tokens))
+            most = min(num_left, max_end - req.num_tokens)
+            draft_ids = drafter.draft(req, most) if drafter.wants(req) else ()
             if draft_ids:
                 self._ledger.extend(req, req.num_tokens + len(draft_ids))
                 drafting.append(ScheduledReq.drafting(req, draft_ids))

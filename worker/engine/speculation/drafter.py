@@ -11,11 +11,22 @@ from worker.engine.request.req import Req
 class Drafter(Protocol):
     """May be wrong: a step confirms exactly the tokens that it would have chosen anyway."""
 
-    num_drafted: int  # tokens, since start
-    num_accepted: int  # of which were right
+    @property
+    def num_drafted(self) -> int:
+        """Tokens, since start."""
+        ...
+
+    @property
+    def num_accepted(self) -> int:
+        """Of these, the right ones."""
+        ...
 
     def step_budget(self, num_rows: int, num_tokens_left: int) -> int:
         """Drafts that a step of `num_rows` decoding requests may have."""
+        ...
+
+    def wants(self, req: Req) -> bool:
+        """Whether it may ever guess for this request: the same at any time."""
         ...
 
     def draft(self, req: Req, max_tokens: int) -> Sequence[int]:
@@ -23,7 +34,13 @@ class Drafter(Protocol):
         ...
 
     def is_due(self, req: Req) -> bool:
-        """Whether `draft` may have guesses for its next step."""
+        """Whether `draft` may have guesses for its next step, for which everybody waits."""
+        ...
+
+    def sits_out(self, req: Req) -> bool:
+        """Whether a request whose last token is awaited gains when it leaves out a step, alone, and
+        guesses behind that token then.
+        """
         ...
 
     def on_result(self, req: Req, num_drafted: int, num_accepted: int) -> None:

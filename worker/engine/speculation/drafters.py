@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from worker.engine.speculation.drafter import Drafter
+from worker.engine.speculation.grammar_drafter import GrammarDrafter
 from worker.engine.speculation.ngram_index import NgramIndex
 from worker.engine.speculation.repetition_drafter import RepetitionDrafter
 from worker.engine.speculation.suffix_index import SuffixIndex
@@ -27,6 +28,9 @@ _DRAFTERS: dict[SpeculateName, Callable[[EngineConfig], Drafter]] = {
 }
 
 
-def make_drafter(config: EngineConfig) -> Drafter | None:
-    """None: a step gives each request one token."""
-    return None if config.speculate == "off" else _DRAFTERS[config.speculate](config)
+def make_drafter(config: EngineConfig, *, can_drop_tokens: bool) -> Drafter | None:
+    """None: a step gives each request one token, as it must where wrong guesses stay."""
+    if not can_drop_tokens:
+        return None
+    others = None if config.speculate == "off" else _DRAFTERS[config.speculate](config)
+    return GrammarDrafter(others)

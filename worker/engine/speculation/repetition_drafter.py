@@ -6,49 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from worker.engine.request.req import Req
+from worker.engine.speculation.draft_pace import DraftPace
 from worker.engine.speculation.token_index import TokenIndex
-
-MAX_WAIT = 32  # steps
-FIRST_DRAFTS = 4  # most first guesses are wrong
 
 MAX_STEP_ROWS = 64  # with more of them, arithmetic bounds a step, and no draft comes for free
 MAX_BUDGET_SHARE = 4  # a fourth of what the decodes leave: the rest is for prefills
-
-
-class DraftPace:
-    """How much one request should guess: more after a step that confirmed all, else fewer.
-
-    After a step that confirmed none, some steps go without: their number doubles each time.
-    """
-
-    def __init__(self, max_drafts: int) -> None:
-        self._max_drafts = max_drafts
-        self._num_drafts = min(max_drafts, FIRST_DRAFTS)
-        self._num_waits = 0  # of the last wait
-        self._num_waits_left = 0
-
-    @property
-    def is_due(self) -> bool:
-        return self._num_waits_left == 0
-
-    def next_num_drafts(self) -> int:
-        """How many the step that is being planned may have; counts as one step."""
-        if self.is_due:
-            return self._num_drafts
-        self._num_waits_left -= 1
-        return 0
-
-    def on_result(self, num_drafted: int, num_accepted: int) -> None:
-        if num_accepted == 0:
-            self._num_waits = min(MAX_WAIT, max(1, 2 * self._num_waits))
-            self._num_waits_left = self._num_waits
-            self._num_drafts = max(1, self._num_drafts // 2)
-            return
-        self._num_waits = 0
-        if num_accepted == num_drafted:
-            self._num_drafts = min(self._max_drafts, 2 * self._num_drafts)
-        else:
-            self._num_drafts = num_accepted + 1
 
 
 @dataclass(slots=True)
@@ -71,12 +33,11 @@ class RepetitionDrafter:
     def step_budget(self, num_rows: int, num_tokens_left: int) -> int:
         return max(0, min(MAX_STEP_ROWS - num_rows, num_tokens_left // MAX_BUDGET_SHARE))
 
+    def wants(self, req: Req) -> bool:
+        """Not of a grammar: what it has said before seldom fits."""
+        return req.matcher is None
+
     def draft(self, req: Req, max_tokens: int) -> Sequence[int]:
-        """A grammar allows or forbids a token by those before it: guesses would have to go through
-        its matcher and back.
-        """
-        if req.matcher is not None:
-            return ()
         draft = self._drafts.get(req.run_id) or self._start(req)
         num_tokens = min(max_tokens, draft.pace.next_num_drafts())
         if num_tokens < 1:
@@ -85,7 +46,10 @@ class RepetitionDrafter:
 
     def is_due(self, req: Req) -> bool:
         draft = self._drafts.get(req.run_id)
-        return req.matcher is None and (draft is None or draft.pace.is_due)
+        return self.wants(req) and (draft is None or draft.pace.is_due)
+
+    def sits_out(self, req: Req) -> bool:
+        return False
 
     def on_result(self, req: Req, num_drafted: int, num_accepted: int) -> None:
         self.num_drafted += num_drafted

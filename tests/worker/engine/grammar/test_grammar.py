@@ -15,7 +15,13 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
-from tests.worker.engine.json_llama import EOS_ID, decode, encode, save_json_llama
+from tests.worker.engine.json_llama import (
+    EOS_ID,
+    decode,
+    encode,
+    json_tokenizer,
+    save_json_llama,
+)
 from tests.worker.engine.tiny_models import Rig
 from tests.worker.engine_fakes import make_add
 from worker.engine.grammar.grammar_matcher import CompiledGrammar
@@ -332,9 +338,40 @@ def test_a_grammar_is_compiled_once(json_llama: Path) -> None:
     assert rig.channel.tokens()[2] == rig.channel.tokens()[1]
 
 
-def test_drafts_are_left_out(json_llama: Path) -> None:
-    repeated = grammar(GrammarKind.REGEX, '("name": "Ada", ){6}end')
-    plain = Rig(json_llama).run(add(1, repeated, **SEEDED))
-    rig = Rig(json_llama, speculate="ngram")
-    assert rig.run(add(1, repeated, **SEEDED)) == plain
-    assert rig.channel.steps[-1].load.num_drafted == 0
+# As trained models do, the longest tokens first: mostly the tokenizer's cut.
+CANONICAL = tuple(
+    (token_id, 9.0 * len(token)) for token, token_id in json_tokenizer().get_vocab().items()
+)
+FORCED = grammar(GrammarKind.REGEX, r'(\{"name": "Ada", "age": 3[67], "tags": \[\]\} ){6}end')
+
+
+def one_by_one(path: Path, *adds: AddRequest) -> dict[int, list[int]]:
+    """Their tokens, a step each."""
+    rig = Rig(path)
+    rig.engine._scheduler._drafter = None
+    rig.engine._scheduler._reqs._drafter = None
+    return rig.run(*adds)
+
+
+@pytest.mark.parametrize("config", [{}, {"overlap": True}, {"speculate": "ngram"}], ids=str)
+def test_what_must_come_takes_fewer_steps(json_llama: Path, config: dict[str, Any]) -> None:
+    """Every token is the one that a step of its own would choose, however the model cuts the text;
+    min_tokens, penalties and logprobs count what was guessed.
+    """
+    controls: dict[str, Any] = {"logprobs": 1, "min_tokens": 9, "frequency_penalty": 0.1}
+    adds = [
+        add(1, FORCED, temperature=0.0, logit_bias=CANONICAL),
+        add(2, FORCED, temperature=0.7, seed=2, logit_bias=CANONICAL, **controls),
+        add(3, FORCED, **SEEDED),
+        add(4, PERSON_GRAMMAR, **SEEDED),
+        add(5, None, **SEEDED),
+    ]
+    expected = one_by_one(json_llama, *adds)
+    rig = Rig(json_llama, max_step_tokens=64, **config)
+    assert rig.run(*adds) == expected
+    load = rig.channel.steps[-1].load
+    assert load.num_accepted > len(expected[1]) // 2
+    rig = Rig(json_llama, **config)
+    rest = rig.run(add(1, FORCED, expected[1][:7], temperature=0.0, logit_bias=CANONICAL))[1]
+    assert expected[1][:7] + rest == expected[1]
+    assert len(rig.channel.steps) < len(rest) // 2

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worker.engine.speculation.draft_pace import MAX_WAIT, DraftPace
 from worker.engine.speculation.ngram_index import NgramIndex
-from worker.engine.speculation.repetition_drafter import MAX_WAIT, DraftPace
 
 
 def continuation(token_ids: Sequence[int], max_tokens: int = 3) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.engine.grammar.grammar_matcher import Bitmask
+from worker.engine.grammar.grammar_matcher import Bitmask, GrammarBackend, GrammarMatcher
 from worker.engine.request.req import Req
 from worker.engine.sampling.logits_processor import LogitChange, LogitPlace, RowPoint, Vocabulary
 
@@ -38,13 +38,33 @@ class Grammars:
     def change(self, points: Sequence[RowPoint], vocabulary: Vocabulary) -> LogitChange | None:
         if vocabulary.grammars is None:
             return None
-        bitmask = np.zeros((len(points), -(-vocabulary.size // 32)), np.int32)
-        matchers = [matcher for _, point in points if (matcher := point.req.matcher) is not None]
-        vocabulary.grammars.fill_masks(matchers, bitmask)
+        bitmask = _bitmask(points, vocabulary.size, vocabulary.grammars)
         for words, (_, point) in zip(bitmask, points, strict=True):
-            assert not point.draft_ids, "a matcher has not read the drafts"
-            _keep_going(words, point.req.early_end_ids)
+            _keep_going(words, point.req.early_end_ids(point.num_output_tokens))
         return _Masks([row for row, _ in points], bitmask)
+
+
+def _bitmask(points: Sequence[RowPoint], vocab_size: int, grammars: GrammarBackend) -> Bitmask:
+    """[num_points, ceil(vocab_size / 32)]; all are of requests with a grammar."""
+    num_words = -(-vocab_size // 32)
+    bitmask = np.zeros((len(points), num_words), np.int32)
+    drafts = {point.req: point.draft_ids for _, point in points if point.draft_ids}  # the longest
+    plain = [idx for idx, (_, point) in enumerate(points) if point.req not in drafts]
+    masks = np.zeros((len(plain), num_words), np.int32)
+    grammars.fill_masks([_matcher(points[idx]) for idx in plain], masks)
+    bitmask[plain] = masks
+    for req, draft_ids in drafts.items():
+        own = [idx for idx, (_, point) in enumerate(points) if point.req is req]
+        masks = np.zeros((len(draft_ids) + 1, num_words), np.int32)
+        grammars.fill_draft_masks(_matcher(points[own[0]]), draft_ids, masks)
+        bitmask[own] = masks[[len(points[idx][1].draft_ids) for idx in own]]
+    return bitmask
+
+
+def _matcher(row_point: RowPoint) -> GrammarMatcher:
+    matcher = row_point[1].req.matcher
+    assert matcher is not None, "it wants those with a grammar"
+    return matcher
 
 
 def _keep_going(words: npt.NDArray[np.int32], early_end_ids: frozenset[int]) -> None:
