@@ -38,6 +38,7 @@ class RunFacts(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     queue_s: float = 0.0  # inside the last of them, before its first step
     prefill_s: float = 0.0  # from there to its first token
     decode_s: float = 0.0  # from there to its last
+    num_given: int = 0  # tokens at the beginning that nobody made: those of a fork
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

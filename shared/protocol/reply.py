@@ -36,6 +36,7 @@ class Surface(enum.StrEnum):
     OLLAMA_EMBED = "api.embed"
     INFILL = "infill"
     CHAT_BATCH = "chat.completions.batch"  # of bodies alone: what they ask for are chats
+    FORK = "fork"  # of bodies alone, too: a fork answers as its source does
     GENERATE_SO_FAR = "generate.so_far"  # its events repeat what came before
 
 

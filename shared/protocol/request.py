@@ -12,6 +12,7 @@ PROTOCOL_VERSION = 2
 # What a build knows beyond the first of its version: one more for each release that writes what the
 # one before cannot read. Cards tell it; shared/service/feature_level.py says which one is in force.
 FEATURE_LEVEL = 3
+FORK_LEVEL = 3  # of requests whose output begins with what they were given
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -29,6 +30,16 @@ class KeepPrefix(msgspec.Struct, frozen=True, omit_defaults=True):
 
     seconds: float  # from the end of the run on
     num_tokens: int = 0  # so many of the prompt; 0: all
+
+
+class GivenOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the output of a fork begins: tokens that the log has of another request, and perhaps
+    more. The first worker restates them as if they had been logged before.
+    """
+
+    token_ids: bytes  # little-endian uint32
+    logprobs: bytes = b""  # a record for each, if the request asks
+    prompt_logprobs: bytes = b""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +70,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     # It was sent before, or somebody else may send it: another copy may have run, so that this one
     # is claimed before an engine is given it.
     may_be_copy: bool = False
+    given: GivenOutput | None = None
 
 
 class Readers(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -30,7 +30,8 @@ class RequestFold:
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     last_record_seq: int = 0  # of the ownership log
-    progress_epoch: int = NO_EPOCH  # the last one that appended tokens
+    progress_epoch: int = NO_EPOCH  # the last one that appended tokens of its own making
+    num_prefix: int = 0  # tokens that its writer began with: restated, whether they were logged
     num_fenced: int = 0  # entries of a past epoch, or of a worker that is not the writer
     num_holes: int = 0  # entries that came before what should precede them
     logprobs: bytearray = field(default_factory=bytearray)
@@ -60,13 +61,15 @@ class RequestFold:
             self.num_fenced += 1
             return 0
         position, ids = entry.position, entry.token_ids
+        if entry.restates is not None:
+            self.num_prefix = entry.restates.num_prefix
         if position == self.epoch_len == len(self.tokens):  # the usual case: what comes next
             if not self._take_logprobs(entry, 0):
                 return self._fail("tells other logprobs")
             self.tokens += ids
             self.epoch_len = len(self.tokens)
             self.finish = entry.finish
-            if ids:
+            if ids and self.epoch_len > self.num_prefix:
                 self.progress_epoch = self.epoch
             return len(ids)
         if not 0 <= position <= self.epoch_len:
@@ -81,7 +84,8 @@ class RequestFold:
         num_new = max(0, len(ids) - max(0, overlap))
         if num_new:
             self.tokens.extend(ids[len(ids) - num_new :])
-            self.progress_epoch = self.epoch
+            if len(self.tokens) > self.num_prefix:
+                self.progress_epoch = self.epoch
         self.epoch_len = max(self.epoch_len, end)
         if entry.finish is not None and end == len(self.tokens):
             self.finish = entry.finish

@@ -25,11 +25,13 @@ from shared.protocol.log_records import (
     Restatement,
     TokenEntry,
 )
+from shared.protocol.request import GenerateRequest
 from shared.protocol.text import TextChunk
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import OwnershipLog
 from shared.token_log.request_past import RequestPast, _Epoch
 from worker.claims.log_history import LogHistory
+from worker.held.held_request import LoggedOutput
 from worker.runs.token_log import PartitionWriter
 from worker.settlement.settler import Settler
 
@@ -178,6 +180,13 @@ MUTATIONS: dict[str, Patch] = {
 
 
 # In stories of the rules alone.
+def _given_is_forgotten() -> Any:
+    def known(_: GenerateRequest, fold: RequestFold) -> LoggedOutput:
+        return LoggedOutput.of(fold)
+
+    return patch.object(LoggedOutput, "known", known)
+
+
 RULE_MUTATIONS: dict[str, Patch] = {
     "the fold ignores epochs": _fold_ignores_epochs,
     "claims without compare-and-set": lambda: _appends_without_cas(Claim),
@@ -189,6 +198,7 @@ RULE_MUTATIONS: dict[str, Patch] = {
     "a restatement is whole whatever it restates": _any_restatement_is_whole,
     "a restatement hides what was written after it": _restatement_hides_what_came_after,
     "restating is progress": _restating_is_progress,
+    "a fork goes on from as much of it as was restated": _given_is_forgotten,
 }
 
 

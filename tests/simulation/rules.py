@@ -20,8 +20,9 @@ from shared.protocol.codec import decode_ownership, decode_token_frame
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.reply import TextParams
-from shared.protocol.request import GenerateRequest
+from shared.protocol.request import GenerateRequest, GivenOutput
 from shared.protocol.sealed_replies import unseal
+from shared.protocol.token_ids import pack_token_ids
 from shared.subjects import LANES, Subjects
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import OwnershipLog, StoredRecord
@@ -54,10 +55,16 @@ class RuleStory:
         self.ownership = OwnershipLog(cast(Any, self.log), self.subjects)
         self.record = TokenRecord()
         stop = rng.choice(((), (), ("d",), ("ab", "c e")))
-        self.request: GenerateRequest = make_request(
-            RID, text=TextParams(stop=stop), deadline_s=1e9
-        )
         self.max_tokens = rng.randint(2, 12)
+        self.given = _given(seed, self.max_tokens)
+        self.request: GenerateRequest = make_request(
+            RID,
+            text=TextParams(stop=stop),
+            deadline_s=1e9,
+            given=GivenOutput(pack_token_ids(self.given)) if self.given else None,
+        )
+        for end in range(1, len(self.given) + 1):  # another request's engine has made them
+            self.record.add(self.request.prompt_ids, self.given[:end])
         self.violations: list[str] = []
         self.floor = 1
         self._tokenizer = shared.tokenizer
@@ -314,6 +321,9 @@ class RuleStory:
             return
         if not self.record.holds(self.request.prompt_ids, fold.tokens):
             violations.append(f"I5: {fold.tokens} was made by no engine in this order")
+        is_cut = fold.finish.reason is FinishReason.CANCEL
+        if fold.tokens[: len(self.given)] != self.given and not is_cut:
+            violations.append(f"I13: {self.given} was given, the log has {fold.tokens}")
         status = self.detok.status
         if status is None or status.fold.finish is None:
             violations.append("I11: the detokenizer has no end")
@@ -332,6 +342,12 @@ class RuleStory:
         text = self.client.take()
         if text != visible.text:
             violations.append(f"I8: the client has {text!r}, the text is {visible.text!r}")
+
+
+def _given(seed: int, max_tokens: int) -> list[int]:
+    """How the output begins, in one story of four: as a fork's. An "f" is in no stop string."""
+    rng = random.Random(f"given {seed}")
+    return [5] * rng.randint(1, max_tokens - 1) if rng.random() < 0.25 else []
 
 
 _ACTIONS: dict[str, Callable[[RuleStory], None]] = {

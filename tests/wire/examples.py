@@ -47,7 +47,14 @@ from shared.protocol.reply import (
     Surface,
     TextParams,
 )
-from shared.protocol.request import GenerateRequest, ImageSpan, KeepPrefix, Readers, RequestGroup
+from shared.protocol.request import (
+    GenerateRequest,
+    GivenOutput,
+    ImageSpan,
+    KeepPrefix,
+    Readers,
+    RequestGroup,
+)
 from shared.protocol.role_cards import (
     ChosenParser,
     ChosenParsers,
@@ -228,6 +235,11 @@ MAPS |= {
         sampling=SamplingParams(9, 5, thinking=ThinkingBudget(4, (5, 6), 7, True, True)),
         text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_ids=b"\1\0\0\0",
     ),
+    "request-given": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_ids=b"\1\0\0\0",
+        given=GivenOutput(b"\2\0\0\0", b"\3", b"\4"),
+    ),
     "claim-whole": Claim(
         prev=3, worker="worker-1", nonce="n", request_seq=9, ack_subject="$JS.ACK.x",
         tokenizer_hash="t1", text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), pool="p", after_death=True,
@@ -237,6 +249,9 @@ MAPS |= {
     "end-whole": End(5, FinishReason.POISON, "worker-1", "message", seal(WHOLE_REPLY), 3),
     "end-calls": End(5, FinishReason.LENGTH, "worker-1", "message", seal(CALLS_REPLY), 3),
     "end-one-piece": End(5, FinishReason.LENGTH, "worker-1", "message", seal(ONE_PIECE_REPLY), 3),
+    "done-given": Done(
+        RID, b"\1\0\0\0", "t", Finish(FinishReason.LENGTH, run=RunFacts(num_given=1)), None
+    ),
     "done-whole": Done(RID, b"\1\0\0\0", "text", WHOLE_FINISH, seal(WHOLE_REPLY), b"\1", b"\2"),
     "dead-whole": DeadRequest(
         RID, "p", "batch", "poison", (Crash("worker-1", 1.5, 2.5, True, True),), 1.5, 2.5, b"x",

@@ -102,7 +102,7 @@ class ClaimFlow:
         self._has_adapter = False
         self._past = EarlierRecords()
         self._ours: StoredRecord | None = None
-        self._prefix = LoggedOutput()
+        self._prefix = LoggedOutput.given(request)
         self._taken: Taken | None = None
         self._prompt: PromptData | None = None
         self._is_alone = False
@@ -237,7 +237,7 @@ class ClaimFlow:
     def on_past(self, fold: RequestFold) -> ClaimStep:
         if fold.finish is not None:
             return Over("its finish is in the log")
-        self._prefix = LoggedOutput.of(fold)
+        self._prefix = LoggedOutput.known(self.request, fold)
         return Look.WAITED
 
     def on_waited(self, waited_s: float) -> ClaimStep:

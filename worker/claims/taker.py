@@ -81,7 +81,7 @@ class Taker:
         self._capacity.note(held)
         flow = self._claimer.flow(request, delivery)
         try:
-            if self._claimer.may_start_early(request, delivery):
+            if held.finish is None and self._claimer.may_start_early(request, delivery):
                 self._runs.start(held, PromptData(request.prompt_ids))
             with self._capacity.claiming():
                 step = await self._claimer.take(flow)

@@ -75,6 +75,8 @@ class Delivery:
             raise MalformedMessage(f"request {request.rid} lies under the subject of another")
         if len(request.prompt_ids) % 4:
             raise MalformedMessage(f"a prompt of {len(request.prompt_ids)} bytes")
+        if request.given is not None and len(request.given.token_ids) % 4:
+            raise MalformedMessage(f"a given output of {len(request.given.token_ids)} bytes")
         return request
 
 

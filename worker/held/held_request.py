@@ -13,6 +13,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Restatement, TokenEntry
 from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain
 from shared.protocol.request import GenerateRequest
+from shared.protocol.token_ids import unpack_token_ids
 from shared.token_log.fold import NO_EPOCH, RequestFold
 from shared.token_log.visible_text import VisibleText
 from worker.engine_link.engine_messages import RunOutput
@@ -25,7 +26,7 @@ _RESTATE_S = 20.0
 
 
 class LoggedOutput(NamedTuple):
-    """What earlier epochs have logged: taken from the log as it is, never computed again."""
+    """What earlier epochs have logged, or a fork was given: never computed again."""
 
     tokens: Sequence[int] = ()
     logprobs: bytes = b""  # a record for each token, if the request asks
@@ -35,6 +36,22 @@ class LoggedOutput(NamedTuple):
     @classmethod
     def of(cls, fold: RequestFold) -> Self:
         return cls(fold.tokens, bytes(fold.logprobs), fold.prompt_logprobs, fold.progress_epoch)
+
+    @classmethod
+    def given(cls, request: GenerateRequest) -> Self:
+        """What a request begins with that nobody has run."""
+        given = request.given
+        if given is None:
+            return cls()
+        return cls(unpack_token_ids(given.token_ids), given.logprobs, given.prompt_logprobs)
+
+    @classmethod
+    def known(cls, request: GenerateRequest, fold: RequestFold) -> Self:
+        """The longer of both: an epoch may have died while it restated what was given, and to
+        restate that is no progress.
+        """
+        given, logged = cls.given(request), cls.of(fold)
+        return logged if len(given.tokens) <= len(logged.tokens) else given
 
 
 class HoldState(enum.Enum):
@@ -86,7 +103,7 @@ class HeldRequest:
     prompt_logprobs: bytes = b""
     workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order
     clock: RunClock | None = None  # of its run
-    num_prefix: int = 0  # tokens that earlier epochs had logged
+    num_prefix: int = 0  # tokens that earlier epochs had logged, or that were given
     progress_epoch: int = 0  # the last of them that logged a new one
     num_logged: int = 0
     finish: Finish | None = None
@@ -169,7 +186,7 @@ class HeldRequest:
         return self.num_logged > self.num_prefix or self.state is HoldState.FINISHING
 
     def resume_from(self, prefix: LoggedOutput, visible: VisibleText | None) -> None:
-        """Start with the output of earlier epochs: rebuilds the stop state, a fresh `visible`, by
+        """Start with the output that is there: rebuilds the stop state, a fresh `visible`, by
         replay. What a run made without it is forgotten.
         """
         self.run_id = 0

@@ -72,6 +72,8 @@ class Runs:
             chain=chain if request.prompt_ids else None,
             trace=self._traces.begin(request, delivery),
         )
+        if request.given is not None:
+            held.resume_from(LoggedOutput.given(request), self._visible_text(request))
         self._held_requests.add(held)
         return held
 
@@ -119,10 +121,11 @@ class Runs:
     def confirm(self, held: HeldRequest, prefix: LoggedOutput, prompt: PromptData) -> None:
         """Its claim is stored: what an early run made meanwhile goes to the log now.
 
-        Behind a prefix an early run counts for nothing: it is started again.
+        Behind a longer prefix an early run counts for nothing: it is started again.
         """
-        self._metrics.note_taken(held, is_resumed=bool(prefix.tokens))
-        if prefix.tokens:
+        is_resumed = len(prefix.tokens) > held.num_prefix
+        self._metrics.note_taken(held, is_resumed=is_resumed)
+        if is_resumed:
             self._held_requests.abort(held)
             held.resume_from(prefix, self._visible_text(held.request))
         if not held.run_id and held.finish is None:
@@ -133,7 +136,7 @@ class Runs:
     def undo(self, held: HeldRequest) -> None:
         """Stop an early run, and forget what it made: nothing of it is logged."""
         self._held_requests.abort(held)
-        held.resume_from(LoggedOutput(), self._visible_text(held.request))
+        held.resume_from(LoggedOutput.given(held.request), self._visible_text(held.request))
 
     def on_step(self, step: StepOutput) -> bool:
         """Whether a run has ended: there is room for another."""
@@ -219,6 +222,9 @@ class Runs:
         if held.finish is not None:
             # Of a request that its prefix had ended already there is no clock.
             facts = held.clock.facts(held.workers) if held.clock else RunFacts(held.workers)
+            if held.request.given is not None:
+                num_given = len(held.request.given.token_ids) // 4
+                facts = msgspec.structs.replace(facts, num_given=num_given)
             held.finish = msgspec.structs.replace(held.finish, run=facts)
         entry = held.next_entry()
         if entry is None:

@@ -12,7 +12,8 @@ import pytest
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.protocol.prompt_object import PromptData
-from shared.protocol.request import GenerateRequest
+from shared.protocol.request import GenerateRequest, GivenOutput
+from shared.protocol.token_ids import pack_token_ids
 from shared.subjects import Lane
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
@@ -419,3 +420,30 @@ def test_a_second_claim_that_was_not_stored_is_tried_again() -> None:
     step = flow.on_room(AfterClaim.RUN)
     assert flow.on_refused() is Look.LAST
     assert flow.on_last(StoredRecord(30, NOW, claim("w", nonce="n0"))) == step
+
+
+GIVEN = make_request(
+    REQUEST.rid, deadline_s=60.0, given=GivenOutput(pack_token_ids([*b"abc"]), b"xyz")
+)
+
+
+def test_a_fork_begins_with_what_it_was_given() -> None:
+    flow = make_flow(1, request=GIVEN)
+    step = flow.on_adapter(is_here=True)
+    assert store(flow, step, 10) is Look.WAITED
+    assert flow.on_waited(1.0) == Taken(10, LoggedOutput([*b"abc"], b"xyz"), workers=("w",))
+
+
+@pytest.mark.parametrize(
+    ("logged", "known"), [("", b"abc"), ("a", b"abc"), ("abc", b"abc"), ("abcd", b"abcd")]
+)
+def test_a_fork_goes_on_with_the_longer_of_what_was_given_and_logged(
+    logged: str, known: bytes
+) -> None:
+    """An epoch that died while it restated what was given has made no progress."""
+    flow = make_flow(request=GIVEN)
+    progress_epoch = 10 if len(logged) > 3 else 0
+    taken = take_over(flow, fold_of(logged, progress_epoch), claim("a"))
+    assert isinstance(taken, Taken)
+    assert [*taken.prefix.tokens] == [*known]
+    assert taken.prefix.progress_epoch == progress_epoch
