@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from frontend.limits.work_limits import BatchLimits, FetchPolicy, ImageLimits
+from frontend.limits.work_limits import BatchLimits, FetchPolicy, ImageLimits, KeptRequests
 from frontend.parsers.plug_in import check_choices
 from frontend.parsers.reasoning import ReasoningParserName
 from frontend.parsers.tool_parsers import ToolParserName
@@ -105,6 +105,10 @@ class FrontendConfig(ClusterConfig):
     (--max-running) of all workers, so that interactive requests find free ones."""
     max_response_bytes: int = 512 << 10
     """Largest conversation of a kept response; longer ones are served with "store": false."""
+    keep_requests: KeptRequests = "none"
+    """Requests that are kept beside responses (--response-store-bytes, --response-ttl-s), so that
+    they can be forked when they are over. asked: those with "store": true; all: each that has
+    room."""
     max_images: int = 8
     """Images that one request may have."""
     max_image_bytes: int = 10 << 20

@@ -248,6 +248,21 @@ class ResumeConflict(RequestError):
     code = "resume_mismatch"
 
 
+class NotForkable(RequestError):
+    """The stream is known, and cannot be gone on with from there."""
+
+    is_final = True
+    status_code = 409
+    error_type = "invalid_request_error"
+    code = "not_forkable"
+
+
+class RequestNotKept(NotForkable):
+    """What was asked of a stream that is over is nowhere any more."""
+
+    code = "request_not_kept"
+
+
 class ConversationLocked(RequestError):
     """A response is being made in the conversation, or somebody else has just changed it."""
 

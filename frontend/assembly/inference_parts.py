@@ -35,11 +35,13 @@ from frontend.surfaces.chat.chat_batch import ChatBatches
 from frontend.surfaces.chat.chat_request import ChatRequests
 from frontend.surfaces.completions.completion_request import CompletionRequests
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
+from frontend.surfaces.forks.fork_request import ForkRequests
 from frontend.surfaces.generate.generate_request import GenerateRequests
 from frontend.surfaces.infill.infill_request import InfillRequests
 from frontend.surfaces.job_reader import BodyReader, JobReader
 from frontend.surfaces.ollama.requests import OllamaChats, OllamaCompletions, OllamaEmbeddings
 from frontend.surfaces.responses.request import ResponseRequests
+from frontend.surfaces.responses.request_keeper import RequestKeeper
 from frontend.surfaces.responses.response_starts import ResponseStarts
 from frontend.surfaces.scores.rerank_request import RerankRequests
 from frontend.surfaces.scores.score_request import ScoreRequests
@@ -82,6 +84,7 @@ class SurfaceParts:
             Surface.OLLAMA_CHAT: OllamaChats(models, chats),
             Surface.OLLAMA_GENERATE: OllamaCompletions(models, chats, open_ended),
             Surface.OLLAMA_EMBED: OllamaEmbeddings(models, embeddings),
+            Surface.FORK: ForkRequests(models, encoder, streams.fork_sources),
         }
         return cls(chats, messages, JobReader(readers, process.grammars))
 
@@ -189,6 +192,7 @@ def _acceptor(
         streams.router,
         ends.attachments,
         ResponseStarts(streams.responses, streams.conversations),
+        RequestKeeper(streams.responses, process.config.keep_requests),
         _submitter(process, streams, ends),
         ends.answers,
     )

@@ -23,6 +23,7 @@ from frontend.routes.model_object import ModelListing
 from frontend.streams.detok_client import DetokClient
 from frontend.streams.replayer import LostRequests, Replayer
 from frontend.streams.reply_router import ReplyRouter
+from frontend.surfaces.forks.fork_source import ForkSources
 from frontend.surfaces.responses.conversation_store import ConversationStore
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.tenants.cache_scope import CacheScope
@@ -46,6 +47,7 @@ class StreamParts:
     router: ReplyRouter
     replayer: Replayer
     finder: StreamFinder
+    fork_sources: ForkSources
     responses: ResponseStore
     conversations: ConversationStore
     queue_watch: QueueWatch
@@ -82,6 +84,7 @@ class StreamParts:
             router=router,
             replayer=replayer,
             finder=StreamFinder(cluster, detok),
+            fork_sources=ForkSources(cluster, catalog, detok, responses),
             responses=responses,
             conversations=ConversationStore(
                 cluster, responses, max_bytes, process.frontend_id, older=older.conversations

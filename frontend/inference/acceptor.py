@@ -18,6 +18,7 @@ from frontend.models.model_directory import ModelDirectory
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
 from frontend.surfaces.answer import Answer
+from frontend.surfaces.responses.request_keeper import RequestKeeper
 from frontend.surfaces.responses.response_starts import ResponseStarts
 from shared.errors import PerhapsQueued, RequestError
 from shared.protocol.request import GenerateRequest, RequestGroup
@@ -35,6 +36,7 @@ class Acceptor:
         router: ReplyRouter,
         attachments: Attachments,
         responses: ResponseStarts,
+        keeper: RequestKeeper,
         submitter: Submitter,
         answers: OpenAnswers,
     ) -> None:
@@ -44,6 +46,7 @@ class Acceptor:
         self._router = router
         self._attachments = attachments
         self._responses = responses
+        self._keeper = keeper
         self._submitter = submitter
         self._answers = answers
 
@@ -87,6 +90,8 @@ class Acceptor:
                 requests = [await self._kept(job, requests[0], generation)]
                 if job.response.conversation is not None:
                     await self._responses.begin(job.response.conversation, requests[0].rid)
+            else:
+                requests = await self._keeper.keep(requests, job, caller)
             await self._submitter.submit(
                 requests, lanes, job.pixels, caller.span, needed_level=job.needed_level
             )
@@ -94,11 +99,14 @@ class Acceptor:
             self._router.remove(generation)
             self._admission.give_back(caller, job)
             if requests[0].reply.kept_at and not is_shared and _is_refusal(exc):
-                await self._responses.forget(requests[0].rid)
+                for request in requests:
+                    await self._responses.forget(request.rid)
             raise
         generation.is_stored = True
         self._admission.note_stored(caller, job)
         headers = self._admission.headers(caller.tenant)
+        if job.fork is not None:
+            headers = {**headers, **job.fork.headers}
         return self._answers.open(generation, headers, stream=job.stream)
 
     async def _kept(

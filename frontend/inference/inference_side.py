@@ -26,6 +26,16 @@ from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid
 from shared.telemetry.tracing import ended_on_error
 
+# Where `store` has no other meaning.
+_KEPT_BY_STORE = (
+    Surface.CHAT,
+    Surface.CHAT_BATCH,
+    Surface.COMPLETIONS,
+    Surface.GENERATE,
+    Surface.INFILL,
+    Surface.FORK,
+)
+
 
 class InferenceSide:
     """Starts, resumes and aborts what one queue and one log hold."""
@@ -131,9 +141,13 @@ def _taken(surface: Surface, body: dict[str, Any], caller: Caller) -> tuple[str,
     queue_timeout_s = take_queue_timeout(body, caller.queue_timeout_s)
     may_be_list = surface is Surface.GENERATE
     client_id = client_id_of_body(body, caller.client_id, may_be_list=may_be_list)
-    if (queue_timeout_s, client_id) == (caller.queue_timeout_s, caller.client_id):
+    wants_kept = surface in _KEPT_BY_STORE and body.get("store") is True
+    said = (queue_timeout_s, client_id, wants_kept)
+    if said == (caller.queue_timeout_s, caller.client_id, caller.wants_kept):
         return key, caller
-    return key, replace(caller, queue_timeout_s=queue_timeout_s, client_id=client_id)
+    return key, replace(
+        caller, queue_timeout_s=queue_timeout_s, client_id=client_id, wants_kept=wants_kept
+    )
 
 
 @dataclass(slots=True)

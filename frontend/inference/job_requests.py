@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nats.aio.client import Client
 
 from frontend.inference.public_prefixes import PublicPrefixes
@@ -33,9 +35,17 @@ class JobRequests:
             subject=self._subject,
             frontend_id=group.frontend_id,
             max_logprob_bytes=max_logprob_bytes(self._nc.max_payload),
-            cache_salt=self._cache_scope.salt(
-                caller.tenant, job.model.card.name, job.sampling.cache_salt
-            ),
-            num_public_tokens=await self._public_prefixes.num_tokens(job),
+            cache_salt=self._salt(job, caller),
+            num_public_tokens=await self._num_public_tokens(job),
             is_shared=is_shared,
         )
+
+    def _salt(self, job: Job, caller: Caller) -> str:
+        if job.fork is not None:
+            return job.fork.cache_salt
+        return self._cache_scope.salt(caller.tenant, job.model.card.name, job.sampling.cache_salt)
+
+    async def _num_public_tokens(self, job: Job) -> Sequence[int]:
+        if job.fork is not None:
+            return [job.fork.num_public_tokens]
+        return await self._public_prefixes.num_tokens(job)

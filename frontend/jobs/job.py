@@ -26,7 +26,7 @@ from shared.protocol.reply import (
     Surface,
     TextParams,
 )
-from shared.protocol.request import GenerateRequest, ImageSpan
+from shared.protocol.request import FORK_LEVEL, GenerateRequest, GivenOutput, ImageSpan
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SIGHT_LEVEL
@@ -86,6 +86,7 @@ class Caller:
     idempotency_key: str = ""  # "": none
     job_class: str = JOB_CLASSES[0]
     session: str = ""  # to which it says that its request belongs
+    wants_kept: bool = False  # what it asks shall be kept for forks
     presence: Presence = Unseen()  # noqa: RUF009 (it has no state)
     unknown: UnknownFields = field(default_factory=UnknownFields)  # of its body, as they are met
 
@@ -118,6 +119,26 @@ class ResponseDraft:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """What a job has of the request that it goes on with."""
+
+    given: GivenOutput | None  # how the output of each choice begins; None: with nothing
+    cache_salt: str  # as it was queued
+    num_public_tokens: int  # of the prompt
+    at: int  # tokens of the source that it begins with
+    text_offset: int  # code points of visible text that these show
+
+    @property
+    def num_given(self) -> int:
+        return 0 if self.given is None else len(self.given.token_ids) // 4
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer tells of the place."""
+        return {"x-fork-at": str(self.at), "x-fork-text-offset": str(self.text_offset)}
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A checked body: prompts times n choices, each of which becomes one request."""
 
@@ -134,6 +155,7 @@ class Job:
     response: ResponseDraft | None = None  # set for /v1/responses
     samplings: tuple[Sampling, ...] = ()  # one a prompt where they differ, all with `sampling.n`
     rids: tuple[str, ...] = ()  # what the client calls each prompt, where its answer repeats that
+    fork: Fork | None = None
 
     @property
     def is_detached(self) -> bool:
@@ -148,7 +170,8 @@ class Job:
         sees = any(prompt.images for prompt in self.prompts)
         is_new = self.model.card.own_sight is not None or _shows_results(self.response)
         eyes = SIGHT_LEVEL if sees and is_new else 1
-        return max(readers, eyes, *(sampling.params.needed_level for sampling in samplings))
+        fork = FORK_LEVEL if self.fork is not None and self.fork.given is not None else 1
+        return max(readers, eyes, fork, *(sampling.params.needed_level for sampling in samplings))
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
         """How the outputs of one prompt are made."""
@@ -157,6 +180,12 @@ class Job:
     @property
     def num_choices(self) -> int:
         return len(self.prompts) * self.sampling.n
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of all prompts, with what a fork begins with: tokens that nobody has to make."""
+        num_given = 0 if self.fork is None else self.fork.num_given
+        return num_given + sum(len(prompt.token_ids) for prompt in self.prompts)
 
     @property
     def has_prompt_objects(self) -> bool:
@@ -264,6 +293,7 @@ class Job:
                     keep=fields.keep,
                     session=fields.session or caller.session,
                     pooling=self._pooling(prompt),
+                    given=None if self.fork is None else self.fork.given,
                 )
             )
         return requests

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+KeptRequests = Literal["none", "asked", "all"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class NatsEndpoints:
             "files.get": of_id(self._files.get),
             "files.list": self._list_files,
             "files.delete": of_id(self._files.delete),
+            "fork": self._starter(Surface.FORK),
             "resume": self._resume,
             "abort": self._abort,
             "erase": self._erase,

@@ -57,6 +57,14 @@ from frontend.surfaces.chat.chat_request import ChatBody
 from frontend.surfaces.chat.reasoning import EFFORTS
 from frontend.surfaces.completions.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.surfaces.embeddings.embedding_request import EmbeddingBody
+from frontend.surfaces.forks.fork_body import (
+    FROM_ZERO,
+    MAX_APPEND_CHARS,
+    PLACES,
+    STREAM_FIELD,
+    ForkBody,
+    ForkSampling,
+)
 from frontend.surfaces.generate.generate_request import ALIASES, GenerateBody
 from frontend.surfaces.infill.infill_request import MAX_EXTRA, InfillBody
 from frontend.surfaces.infill.infill_request import REFUSED as INFILL_REFUSED
@@ -118,7 +126,7 @@ _MORE_RANGES = {
 _STARTING = (
     "ResponseBody",
     "ChatBody", "ChatBatchBody", "InfillBody",
-    "CompletionBody", "EmbeddingBody", "GenerateBody", "ScoreBody", "RerankBody",
+    "CompletionBody", "EmbeddingBody", "GenerateBody", "ScoreBody", "RerankBody", "ForkBody",
 )  # fmt: skip
 
 
@@ -134,6 +142,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             ScoreBody,
             RerankBody,
             GenerateBody,
+            ForkBody,
+            ForkSampling,
             BatchBody,
             ResponseBody,
             ConversationBody,
@@ -167,6 +177,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _require(schemas["ChatBody"], "model", "messages")
     _complete_chat_batch(schemas["ChatBatchBody"])
     _complete_infill(schemas["InfillBody"])
+    _complete_fork(schemas["ForkBody"])
     _require(schemas["CompletionBody"], "model", "prompt")
     _require(schemas["EmbeddingBody"], "model", "input")
     document = {"$ref": "#/components/schemas/RerankDocument"}
@@ -229,6 +240,18 @@ def _complete_infill(schema: dict[str, Any]) -> None:
     schema["properties"]["input_extra"] = optional(list_of(extra, maxItems=MAX_EXTRA))
     _drop_refused(schema, INFILL_REFUSED)
     _require(schema, "input_prefix", "input_suffix")
+
+
+def _complete_fork(schema: dict[str, Any]) -> None:
+    """The path says which stream it is."""
+    fields = schema["properties"]
+    del fields[STREAM_FIELD]
+    place = FROM_ZERO.json_schema()
+    for name in ("at", "text_offset", "choice"):
+        fields[name] = optional({"type": "integer", **place})
+    fields["append"] = optional({"type": "string", "minLength": 1, "maxLength": MAX_APPEND_CHARS})
+    fields["sampling"] = optional({"$ref": "#/components/schemas/ForkSampling"})
+    schema["oneOf"] = [{"required": [name]} for name in PLACES]
 
 
 def _complete_conversations(schemas: dict[str, dict[str, Any]]) -> None:

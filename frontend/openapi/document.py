@@ -96,6 +96,7 @@ def openapi_document(version: str) -> dict[str, Any]:
             "get": _resume(),
             "delete": operation_of("erase", "Erased", parameters=[_RID]),
         },
+        "/v1/streams/{rid}/fork": {"post": _fork()},
         "/v1/streams/{rid}/path": {"get": operation_of("path", "RequestPath", parameters=[_RID])},
         "/abort_request": {"post": operation_of("abort", "Aborted", body=_ABORT_BODY)},
         **_message_paths(),
@@ -172,6 +173,11 @@ def _resume() -> dict[str, Any]:
     operation = operation_of("resume", "Answer", parameters=[_RID, *_STREAM_QUERY], streams=True)
     operation["responses"]["200"]["content"]["application/x-ndjson"] = {"schema": {}}
     return operation
+
+
+def _fork() -> dict[str, Any]:
+    operation = start_of("fork", "ForkBody", "Answer")
+    return operation | {"parameters": [_RID, *operation.get("parameters", ())]}
 
 
 def _cluster_events() -> dict[str, Any]:

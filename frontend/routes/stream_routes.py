@@ -16,9 +16,11 @@ from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import ApiRoute
 from frontend.stored.erasing.erasing_service import ErasingService
+from frontend.surfaces.forks.fork_body import STREAM_FIELD
 from frontend.text.event_id import parse_event_id
 from frontend.text.event_writer import encode_json
 from shared.errors import InvalidRequest
+from shared.protocol.reply import Surface
 
 
 class StreamRoutes:
@@ -44,6 +46,7 @@ class StreamRoutes:
             ApiRoute("GET", "/v1/streams/{rid}", self._resume),
             ApiRoute("DELETE", "/v1/streams/{rid}", self._erase),
             ApiRoute("GET", "/v1/streams/{rid}/path", self._paths.path),
+            ApiRoute("POST", "/v1/streams/{rid}/fork", self._fork),
             ApiRoute("POST", "/abort_request", self._abort),
         ]
 
@@ -66,6 +69,12 @@ class StreamRoutes:
         return json_response(
             encode_json(await self._erasing.erase(request.path_params["rid"], caller))
         )
+
+    async def _fork(self, request: Request, caller: Caller) -> AnswerResponse:
+        async with self._bodies.read(request, caller) as body:
+            body[STREAM_FIELD] = request.path_params["rid"]
+            answer = await self._inference.start(Surface.FORK, body, caller)
+        return AnswerResponse(answer, self._ping_interval_s)
 
     async def _abort(self, request: Request, caller: Caller) -> Response:
         async with self._bodies.read(request, caller) as body:

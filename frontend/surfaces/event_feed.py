@@ -178,3 +178,5 @@ def writer_for(generation: Generation) -> EventWriter:
             return OllamaEmbedEvents(generation)
         case Surface.RESPONSES | Surface.MESSAGES | Surface.OLLAMA_CHAT | Surface.OLLAMA_GENERATE:
             raise AssertionError("it has a feed of its own")
+        case Surface.FORK:
+            raise AssertionError("it has the surface of its source")

@@ -75,6 +75,7 @@ def public_id(reply: ReplyParams) -> str:
             Surface.GENERATE
             | Surface.GENERATE_SO_FAR
             | Surface.INFILL
+            | Surface.FORK
             | Surface.EMBEDDINGS
             | Surface.OLLAMA_CHAT
             | Surface.OLLAMA_GENERATE

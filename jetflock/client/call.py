@@ -63,6 +63,13 @@ def generate_call(
     return Call("generate", body, deadline_s)
 
 
+def fork_call(place: str, params: Mapping[str, Any], deadline_s: float) -> Call:
+    """The call of a fork at an event, or of a request by its id."""
+    stream_id, is_event, _ = place.partition(".")
+    body = {**params, "stream_id": stream_id, "stream": True}
+    return Call("fork", body | ({"event_id": place} if is_event else {}), deadline_s)
+
+
 def embed_calls(
     inputs: str | Sequence[Any], params: Mapping[str, Any], deadline_s: float
 ) -> list[Call]:

@@ -15,6 +15,7 @@ from jetflock.client.call import (
     Conversation,
     Sampling,
     embed_calls,
+    fork_call,
     generate_call,
     is_many,
     rerank_calls,
@@ -218,6 +219,16 @@ class Client:
         """Go on after an event (`chunk.event_id`), or from the start of a request by its id."""
         return self._job(lambda service: service.resume(event_id, deadline_s))
 
+    def fork(self, place: str, *, deadline_s: float = DEFAULT_DEADLINE_S, **params: Any) -> Job:
+        """A new request that begins with the first tokens of another one.
+
+        `place` is the id of an event (`chunk.event_id`), or that of a request: then `at` (tokens)
+        or `text_offset` says where. `n`, `sampling`, `append` and `choice` are those of
+        /v1/streams/{id}/fork.
+        """
+        call = fork_call(place, params, deadline_s)
+        return self._job(lambda service: service.fork(call))
+
     def embed(
         self,
         inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
@@ -384,7 +395,7 @@ class Client:
         return generate_call(prompt, messages, given, deadline_s)
 
     def _job(self, start: Callable[[Service], Awaitable[StreamReader]]) -> Job:
-        return Job(self._loop, lambda: self._with_service(start))
+        return Job(self._loop, lambda: self._with_service(start), self.fork)
 
     def _wait(self, act: Callable[[Service], Awaitable[T]]) -> T:
         return self._loop.call(self._with_service(act))

@@ -96,8 +96,10 @@ class Job:
         self,
         loop: LoopThread,
         start: Callable[[], Coroutine[Any, Any, StreamReader]],
+        fork: Callable[..., Job],
     ) -> None:
         self._loop = loop
+        self._fork = fork
         self._start = start
         self._chunks = ChunkQueue()
         self._reader: Future[StreamReader] = Future()
@@ -170,6 +172,13 @@ class Job:
     async def aresult(self, timeout: float | None = None) -> Result:
         """See `result`."""
         return await until(self._result, timeout)
+
+    def fork(self, event_id: str | None = None, **params: Any) -> Job:
+        """See `Client.fork`: at an event, or by `at` or `text_offset`. This job goes on.
+
+        Raises ClientError when the request is not accepted yet.
+        """
+        return self._fork(event_id or self.request_id, **params)
 
     def done(self) -> bool:
         """Whether `result` would return or raise at once."""

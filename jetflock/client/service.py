@@ -46,6 +46,10 @@ class Service:
             Call("resume", body, deadline_s), body, None if is_request_id else event_id
         )
 
+    async def fork(self, call: Call) -> StreamReader:
+        """Returns when the fork is accepted. Raises NotAccepted or ApiError."""
+        return await self._start(call, call.body)
+
     async def whole(self, call: Call) -> Result:
         """Start it and wait for its end. Whoever is cancelled meanwhile aborts it."""
         starting = asyncio.ensure_future(self.start(call))

@@ -121,6 +121,7 @@ class IdStream:
 
     ids: list[int] = field(default_factory=list)
     finish_type: str | None = None
+    rid: str = ""
 
     async def post(self, url: str, seed: int, num_tokens: int) -> None:
         body = {
@@ -138,10 +139,15 @@ class IdStream:
             http_client() as client,
             client.stream("POST", f"{url}/generate", json=body) as response,
         ):
-            assert response.status_code == 200
-            async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    self._take(json.loads(line[6:]))
+            await self.read(response)
+
+    async def read(self, response: httpx.Response) -> None:
+        """The events of an answer, to its end."""
+        assert response.status_code == 200, await response.aread()
+        self.rid = response.headers["x-request-id"]
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                self._take(json.loads(line[6:]))
 
     async def wait_for_ids(self, num_ids: int, timeout_s: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_s

@@ -79,14 +79,14 @@ class Disturbed:
         assert all(stream.error is None for stream in self.streams)
 
 
-async def worker_of(stack: RoleStack, stream: Stream) -> str:
+async def worker_of(stack: RoleStack, stream: Stream | IdStream) -> str:
     """Who makes its tokens now."""
     async with http_client() as client:
         answer = await client.get(f"{stack.url()}/v1/streams/{stream.rid}/path")
     return str(answer.raise_for_status().json()["paths"][0][-1]["worker"])
 
 
-async def holder_of(stack: RoleStack, stream: Stream) -> RoleProcess:
+async def holder_of(stack: RoleStack, stream: Stream | IdStream) -> RoleProcess:
     """Who makes its tokens now: any other worker may hold no stream at all."""
     name = await worker_of(stack, stream)
     entries = await stack.cluster.bucket(stack.cluster.subjects.workers_bucket).entries()

@@ -36,6 +36,7 @@ from shared.protocol.text import (
 )
 from shared.protocol.token_ids import pack_token_ids, unpack_token_ids
 from shared.subjects import LANES
+from shared.token_log.visible_text import TokenizerDecoder, VisibleText
 from tests.frontend.tiny_model import make_tokenizer
 from worker.engine.scripted.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 
@@ -149,9 +150,30 @@ class FakeBackend:
         self.num_served += 1
         if request.rid not in self.runs:
             run = self.runs[request.rid] = Run(request, subjects=[request.reply.subject])
+            await self._restate_given(run)
             if not await self._apply_end(run):
                 await self._answer(run)
         await message.ack()
+
+    async def _restate_given(self, run: Run) -> None:
+        if (given := run.request.given) is None:
+            return
+        run.token_ids = unpack_token_ids(given.token_ids)
+        visible = VisibleText(TokenizerDecoder(self._tokenizer, run.request.text), run.request.text)
+        for token_id in run.token_ids:
+            visible.add(token_id)
+        run.text = visible.text
+        chunk = TextChunk(
+            run.request.rid,
+            len(run.token_ids),
+            0,
+            run.text,
+            list(run.token_ids),
+            None,
+            given.logprobs,
+            given.prompt_logprobs,
+        )
+        await self._publish(run, [chunk])
 
     async def _answer(self, run: Run) -> None:
         request = run.request

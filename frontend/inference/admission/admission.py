@@ -59,7 +59,7 @@ class Admission:
         Raises RateLimited, QueueFull or InvalidRequest.
         """
         lanes = self._ledger.lanes(caller.tenant, caller.job_class, job.num_choices)
-        num_tokens = _num_prompt_tokens(job)
+        num_tokens = job.num_prompt_tokens
         self._check_tenant(caller, job.num_choices, num_tokens)
         self._check_streams(caller)
         try:
@@ -76,7 +76,7 @@ class Admission:
     def note_stored(self, caller: Caller, job: Job) -> None:
         """The queue has taken what was let in."""
         self._watch.note_stored(job.model.card.pool, caller.job_class, job.num_choices)
-        num_tokens = _num_prompt_tokens(job)
+        num_tokens = job.num_prompt_tokens
         self._prompt_tokens(job.model.name).inc(num_tokens)
         self._request_prompt_tokens(job.model.name).observe(num_tokens)
 
@@ -92,7 +92,7 @@ class Admission:
 
     def give_back(self, caller: Caller, job: Job) -> None:
         """The queue did not take what was let in."""
-        num_tokens = _num_prompt_tokens(job)
+        num_tokens = job.num_prompt_tokens
         self._ledger.rates.take(caller.tenant, -1, -num_tokens, time.monotonic())
         self._watch.note_accepted(job.model.card.pool, caller.job_class, -job.num_choices)
 
@@ -139,7 +139,3 @@ class Admission:
 
     def _count_refused(self, error: RequestError, caller: Caller) -> None:
         self._metrics.refused.labels(error.code or "error", caller.job_class).inc()
-
-
-def _num_prompt_tokens(job: Job) -> int:
-    return sum(len(prompt.token_ids) for prompt in job.prompts)

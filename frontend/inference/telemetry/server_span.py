@@ -32,6 +32,7 @@ _OPERATIONS = {  # OpenTelemetry's names, and our own for what it does not know
     Surface.OLLAMA_EMBED: "embeddings",
     Surface.SCORE: "score",
     Surface.RERANK: "rerank",
+    Surface.FORK: "fork",
 }
 _INT64 = 1 << 63  # what the wire format takes
 _BY_ITSELF = (FinishReason.STOP, FinishReason.LENGTH)

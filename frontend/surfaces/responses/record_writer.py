@@ -79,9 +79,10 @@ class RecordWriter:
 
 
 def _too_large(num_bytes: int, most: int, param: str) -> RequestTooLarge:
-    remedy = "send 'store': false" if param == "input" else "delete items of it"
+    remedy = "delete items of it" if param == "conversation" else "send 'store': false"
+    what = "request" if param == "store" else "conversation"
     return RequestTooLarge(
-        f"The conversation has {num_bytes} bytes, what is kept has at most {most}: {remedy}.",
+        f"The {what} has {num_bytes} bytes, what is kept has at most {most}: {remedy}.",
         param=param,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from typing import NamedTuple
 
 from frontend.jobs.stored_response import KeptResponse, StoredResponse
 from frontend.parsers.answer_parsers import AnswerParsers
@@ -24,6 +25,7 @@ from shared.errors import (
     ServiceUnavailable,
 )
 from shared.protocol.codec import decode, encode
+from shared.protocol.request import GenerateRequest
 from shared.protocol.text import Done, ReplayStatus
 from shared.protocol.token_ids import pack_token_ids
 from shared.subjects import is_rid
@@ -32,7 +34,15 @@ from shared.telemetry.log import get_logger
 ID_PREFIX = "resp_"
 _ATTEMPTS = 3
 
+
 log = get_logger(__name__)
+
+
+class KeptRequest(NamedTuple):
+    """A request of another API than that of responses, kept as these are."""
+
+    request: GenerateRequest
+    done: Done | None  # None while it waits or runs
 
 
 class ResponseStore:
@@ -58,16 +68,36 @@ class ResponseStore:
 
         Raises RequestTooLarge or ServiceUnavailable.
         """
-        subject = self._cluster.subjects.response(record.rid)
+        return await self._put(record.rid, encode(record), param="input")
+
+    async def put_request(self, request: GenerateRequest) -> int:
+        """The same of a request of another API, whole: its result follows as a response's does."""
+        return await self._put(request.rid, encode(request), param="store")
+
+    async def _put(self, rid: str, payload: bytes, *, param: str) -> int:
+        subject = self._cluster.subjects.response(rid)
         for _ in range(_ATTEMPTS):
             try:
-                return await self._writer.put(
-                    subject, encode(record), expected_last=0, param="input"
-                )
+                return await self._writer.put(subject, payload, expected_last=0, param=param)
             except CasConflict:  # ours, and the answer was lost; or of the same idempotency key
-                if (message := await self._message(record.rid, 1)) is not None:
+                if (message := await self._message(rid, 1)) is not None:
                     return message.seq
         raise ServiceUnavailable("The store of responses did not answer.")
+
+    async def get_request(self, rid: str) -> KeptRequest | None:
+        """One that `put_request` has stored, whoever it belongs to; None: there is none.
+
+        Raises ServiceUnavailable.
+        """
+        first = await self._message(rid, 1)
+        if first is None:
+            return None if self._older is None else await self._older.get_request(rid)
+        result = await self._result(rid, first.seq)
+        try:
+            request = decode(GenerateRequest, first.data)
+            return KeptRequest(request, None if result is None else decode(Done, result))
+        except ProtocolError:  # a response
+            return None
 
     async def get(self, response_id: str, owner: str) -> KeptResponse:
         """Raises NotFound or ServiceUnavailable."""
@@ -86,7 +116,8 @@ class ResponseStore:
                 AnswerParsers.of(record.reply.answer)
             done = None if result is None else decode(Done, result)
         except ProtocolError as exc:
-            log.error("response_unreadable", rid=rid, error=str(exc))
+            if await self.get_request(rid) is None:
+                log.error("response_unreadable", rid=rid, error=str(exc))
             raise _unknown(response_id) from exc
         if record.reply.owner != owner:
             raise _unknown(response_id)

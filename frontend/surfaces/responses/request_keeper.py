@@ -1,0 +1,71 @@
+"""Keeps what was asked, so that it can be forked when it is over: where the operator allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from frontend.jobs.job import Caller, Job
+from frontend.limits.work_limits import KeptRequests
+from frontend.surfaces.responses.store import ResponseStore
+from shared.errors import InvalidRequest, RequestError
+from shared.protocol.request import GenerateRequest
+from shared.telemetry.log import get_logger
+
+log = get_logger(__name__)
+
+
+class RequestKeeper:
+    """What is kept lies among the responses, within their bytes and for their time, and is erased
+    as they are.
+    """
+
+    def __init__(self, responses: ResponseStore, kept: KeptRequests) -> None:
+        self._responses = responses
+        self._kept = kept
+
+    async def keep(
+        self, requests: Sequence[GenerateRequest], job: Job, caller: Caller
+    ) -> list[GenerateRequest]:
+        """The requests, which name their records where there are any.
+
+        Raises InvalidRequest, RequestTooLarge or ServiceUnavailable where the client has asked for
+        it and it cannot be done; what it has not asked for is not kept then.
+        """
+        if self._kept == "none" or not (caller.wants_kept or self._kept == "all"):
+            return list(requests)
+        kept: list[GenerateRequest] = []
+        try:
+            self._check(job)
+            for request in requests:
+                kept.append(await self._keep(request))  # noqa: PERF401 (who fails forgets them)
+        except RequestError as exc:
+            for request in kept:
+                if not request.reply.is_shared:  # else another frontend may have queued it
+                    await self._responses.forget(request.rid)
+            if caller.wants_kept:
+                raise
+            log.info("request_not_kept", error=exc.message)
+            return list(requests)
+        return kept
+
+    async def _keep(self, request: GenerateRequest) -> GenerateRequest:
+        # Of a fork the log has what it was given.
+        kept_at = await self._responses.put_request(msgspec.structs.replace(request, given=None))
+        reply = msgspec.structs.replace(request.reply, kept_at=kept_at)
+        return msgspec.structs.replace(request, reply=reply)
+
+    def _check(self, job: Job) -> None:
+        """Raises InvalidRequest for what cannot be forked when it is over."""
+        what = None
+        if any(prompt.images for prompt in job.prompts):
+            what = "has images"
+        elif job.pooling is not None:
+            what = "has no output tokens"
+        elif job.sampling.params.beam is not None:
+            what = "is a beam search"
+        if what is not None:
+            raise InvalidRequest(
+                f"'store' is true, and the request {what}: it cannot be kept", param="store"
+            )
