@@ -32,6 +32,8 @@ class LateDevice:
         self.num_replays = 0
         self.num_graphs = 0
         self.bytes_per_graph = 0
+        self._pools: weakref.WeakSet[_GraphPool] = weakref.WeakSet()
+        self.begin_graphs()
         self.max_waiting = 0
 
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
@@ -51,10 +53,16 @@ class LateDevice:
         return LateMoment(self, self._num_done + waiting)
 
     def begin_graphs(self) -> None:
-        """What they share takes no memory."""
+        """Memory of graphs that are gone is theirs who come, until others begin."""
+        self._pool = _GraphPool()
+        self._pools.add(self._pool)
 
     def capture(self, work: Work) -> Work:
+        pool = self._pool
+        pool.num_graphs += 1
+
         def replay() -> None:
+            assert pool.num_graphs > 0  # and it lives as long as we
             self.num_replays += 1
             LateDevice.is_replaying = True
             work()
@@ -77,7 +85,8 @@ class LateDevice:
 
     def free_bytes(self) -> int:
         self.give_back()
-        return self.num_bytes - self.num_graphs * self.bytes_per_graph
+        num_graphs = sum(pool.num_graphs for pool in self._pools)
+        return self.num_bytes - num_graphs * self.bytes_per_graph
 
     def unused_bytes(self) -> int:
         return self.num_bytes
@@ -91,6 +100,12 @@ class LateDevice:
     def peak_bytes(self, work: Work) -> int:
         work()
         return 1 << 20
+
+
+class _GraphPool:
+    """Lives as long as a graph in it, or as it is the newest."""
+
+    num_graphs = 0  # that were ever captured into it
 
 
 @dataclass(frozen=True, slots=True)
