@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,6 +26,9 @@ from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
 from worker.engine_link.engine_config import EngineConfig
+
+if TYPE_CHECKING:  # it imports triton
+    from worker.engine.cuda.layers.skinny_linears import ChooseTiles
 
 
 class ReaderToDevice:
@@ -49,6 +53,7 @@ def load_gpu_model(
     setup: ModelSetup,
     gpu: GpuDevice,
     on_progress: OnProgress,
+    choose_tiles: ChooseTiles,
     group: RankGroup | None = None,
 ) -> Model:
     """A rank's share of it, where there is a group. Raises ConfigError."""
@@ -64,7 +69,10 @@ def load_gpu_model(
             )
         assert isinstance(model_config, DecoderConfig)
         with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
-            return _load_decoder(config, setup, model_config, reader, gpu, group)
+            linears, settle = _make_linears(config, dtype, gpu, choose_tiles)
+            model = _load_decoder(config, setup, model_config, reader, gpu, linears, group)
+            settle()
+            return model
 
 
 def _load_decoder(
@@ -73,10 +81,10 @@ def _load_decoder(
     model_config: DecoderConfig,
     reader: WeightReader,
     gpu: GpuDevice,
+    linears: Linears,
     group: RankGroup | None,
 ) -> DecoderModel:
     ropes = LayerRopes.of(model_config, setup.max_context_len, setup.dtype, gpu.torch_device)
-    linears, settle = _make_linears(config, setup.dtype, gpu)
     num_ranks = 1 if group is None else group.size
     divided = divide(model_config, num_ranks)
     ops: LayerOps = PlainGpuLayerOps(ropes, divided.num_kv_heads)
@@ -87,13 +95,11 @@ def _load_decoder(
     if group is not None:
         reader = RankReader(reader, group.rank, group.size)
         ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)
-    model = DecoderModel(divided, ReaderToDevice(reader, gpu.torch_device), ops)
-    settle()
-    return model
+    return DecoderModel(divided, ReaderToDevice(reader, gpu.torch_device), ops)
 
 
 def _make_linears(
-    config: EngineConfig, dtype: torch.dtype, gpu: GpuDevice
+    config: EngineConfig, dtype: torch.dtype, gpu: GpuDevice, choose_tiles: ChooseTiles
 ) -> tuple[Linears, Callable[[], None]]:
     """And what is to be done when all are made."""
     if config.deterministic:
@@ -103,6 +109,6 @@ def _make_linears(
     if config.linears == "auto" and config.attention_backend != "torch" and dtype == torch.bfloat16:
         from worker.engine.cuda.layers.skinny_linears import SkinnyLinears
 
-        skinny = SkinnyLinears(gpu)
+        skinny = SkinnyLinears(choose_tiles, gpu.torch_device)
         return skinny, skinny.settle
     return PlainLinears(), lambda: None

@@ -13,6 +13,7 @@ from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_config import rank_config
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_share import divide
+from worker.engine.cuda.trials.kernel_trials import kernel_trials
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.loading import (
     determinism,
@@ -65,9 +66,12 @@ def load_on_gpu(site: LoadSite, setup: ModelSetup, group: RankGroup | None = Non
         assert isinstance(setup.config, DecoderConfig), "no other kind is divided"
         layers = divide(setup.config, group.size).attention_layers
     progress.enter("choose attention kernels")
-    attention = choose_attention(config, gpu, layers, setup.dtype, step, group)
-    progress.enter(LOAD_WEIGHTS)
-    model = load_gpu_model(config, setup, gpu, progress.on_weights, group)
+    with kernel_trials(gpu) as trials:
+        attention = choose_attention(
+            config, gpu, layers, setup.dtype, step, trials.stopwatch, group
+        )
+        progress.enter(LOAD_WEIGHTS)
+        model = load_gpu_model(config, setup, gpu, progress.on_weights, trials.choose_tiles, group)
     progress.enter("capture CUDA graphs", 1.0)
     return GpuModel(config, step, gpu, model, setup, attention, group)
 

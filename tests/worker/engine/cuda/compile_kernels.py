@@ -28,7 +28,7 @@ from worker.engine.cuda.kernels.fixed_linear import fixed_linear
 from worker.engine.cuda.kernels.page_lists import list_pages
 from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
 from worker.engine.cuda.kv.kv_dtype import KV_FP8
-from worker.engine.cuda.layers.skinny_linears import candidates
+from worker.engine.cuda.layers.linear_trial import candidates
 from worker.engine.layers.attention_backend import AttentionLayer
 
 TARGET = GPUTarget("cuda", 90, 32)

@@ -15,7 +15,11 @@ from tests.worker.engine.tiny_models import save_tiny_llama
 from worker.engine.cuda.attention import attention_task
 from worker.engine.cuda.attention.attention_choice import choose_kernel
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
-from worker.engine.cuda.attention.attention_trial import AttentionTrial, KernelUnavailable
+from worker.engine.cuda.attention.attention_trial import (
+    AttentionTrial,
+    KernelUnavailable,
+    WrongResults,
+)
 from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.request.step_limits import StepLimits
@@ -203,9 +207,10 @@ def test_a_trial_times_plans_and_layers_and_looks_at_results(part: PartName) -> 
     small = [AttentionLayer(2, 1, 4, 0.5)] * 6
     task = make_task(*small)
     trial = AttentionTrial(make_part, LateDevice(), task, STEP, clock=lambda: now[0])
+    assert trial.seconds(part, "fa2", compares=True) == pytest.approx(10 + 6 * 1.0)
     assert trial.seconds(part, "triton") == pytest.approx(6 * 2.0)
-    assert trial.seconds(part, "fa2") == pytest.approx(10 + 6 * 1.0)
-    with pytest.raises(KernelUnavailable, match=r"differ .* by 3\.1%, and 1\.6% is what bfloat16"):
-        trial.seconds(part, "xqa")
+    assert trial.seconds(part, "xqa") == pytest.approx(6 * 1.0), "it was named"
+    with pytest.raises(WrongResults, match=r"differ .* by 3\.1%, and 1\.6% is what bfloat16"):
+        trial.seconds(part, "xqa", compares=True)
     with pytest.raises(KernelUnavailable, match="OSError: no compiler"):
         trial.seconds(part, "fa3")

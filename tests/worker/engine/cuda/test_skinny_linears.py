@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch.nn import functional
@@ -40,41 +38,61 @@ def test_a_product_of_few_rows(
         assert not scratch.num_done.any(), "the next product finds programs that are not its own"
 
 
-def test_the_fastest_is_taken_for_each_number_of_rows(
-    interpreter: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not the fastest of all, whose results are wrong."""
-    from worker.engine.cuda.kernels.skinny_linear import SkinnyTiles
-    from worker.engine.cuda.layers import skinny_linears
+def test_the_fastest_is_found(interpreter: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the fastest of all, whose results are wrong; nor ours where the library's is."""
+    from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, SkinnyTiles, skinny_linear
+    from worker.engine.cuda.layers import linear_trial
 
     wrong, right = SkinnyTiles(16, 32, 1), SkinnyTiles(16, 64, 2)
-    seconds_of = {None: 5.0, wrong: 1.0, right: 3.0}
-    ours = skinny_linears.SkinnyLinear.multiply
-    taken: list[tuple[int, SkinnyTiles | None]] = []  # and by how many rows
+    now, library_s = 0.0, 5.0
 
     def multiply(
-        linear: skinny_linears.SkinnyLinear, x: torch.Tensor, kernel: skinny_linears.Kernel | None
+        x: torch.Tensor, weight: torch.Tensor, tiles: SkinnyTiles, scratch: SkinnyScratch
     ) -> torch.Tensor:
-        tiles = None if kernel is None else kernel[0]
-        taken.append((len(x), tiles))
-        return ours(linear, x, kernel) * (2.0 if tiles == wrong else 1.0)
+        nonlocal now
+        now += {wrong: 1.0, right: 3.0}[tiles]
+        return skinny_linear(x, weight, None, tiles, scratch) * (2.0 if tiles == wrong else 1.0)
 
-    clock = itertools.count()
-    monkeypatch.setattr(skinny_linears, "candidates", lambda *_: [wrong, right])
-    monkeypatch.setattr(skinny_linears.SkinnyLinear, "multiply", multiply)
-    monkeypatch.setattr(skinny_linears, "ROW_COUNTS", (2,))
-    linears = skinny_linears.SkinnyLinears(
-        LateDevice(), lambda: next(clock) * seconds_of[taken[-1][1]]
-    )
+    def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        nonlocal now
+        now += library_s
+        return torch.matmul(x, weight.T)
+
+    monkeypatch.setattr(linear_trial, "candidates", lambda *_: [wrong, right])
+    monkeypatch.setattr(functional, "linear", linear)
+    monkeypatch.setattr(linear_trial, "NUM_ROUNDS", 1)
+    trial = linear_trial.LinearTrial(LateDevice(), (48, 64), 2, torch.float32, clock=lambda: now)
+    assert trial.fastest(2, multiply) == right
+    library_s = 2.0
+    assert trial.fastest(2, multiply) is None
+
+
+def test_rows_have_their_tiles(interpreter: None) -> None:
+    """By the number of rows, rounded up; a layer that is made later has the library's product."""
+    from worker.engine.cuda.layers.skinny_linears import SkinnyLinears
+
+    asked: list[tuple[tuple[int, int], int, int]] = []
+
+    def choose_tiles(
+        shape: tuple[int, int], num_layers: int, num_rows: int
+    ) -> tuple[int, int, int] | None:
+        asked.append((shape, num_layers, num_rows))
+        return (16, 64, 2) if num_rows == 2 else None
+
+    linears = SkinnyLinears(choose_tiles, torch.device("cpu"))
     weight, x = random(48, 64, seed=1), random(3, 64)
-    first = linears.make(weight, None)
+    first, second = linears.make(weight, None), linears.make(weight + 1, None)
     linears.settle()
+    assert asked == [((48, 64), 2, num_rows) for num_rows in (1, 2, 4, 8, 16)]
     assert isinstance(linears.make(weight, None), PlainLinear), "it was made too late"
-    taken.clear()
     for num_rows in (1, 2, 3):
-        wanted = functional.linear(x[:num_rows], weight)
-        torch.testing.assert_close(first(x[:num_rows]), wanted, rtol=1e-4, atol=1e-4)
-    assert taken == [(1, None), (2, right), (3, None)]
+        for made, wanted in ((first, weight), (second, weight + 1)):
+            found = made(x[:num_rows])
+            is_librarys = torch.equal(found, functional.linear(x[:num_rows], wanted))
+            assert is_librarys == (num_rows != 2)
+            torch.testing.assert_close(
+                found, functional.linear(x[:num_rows], wanted), rtol=1e-4, atol=1e-4
+            )
 
 
 @pytest.mark.gpu
@@ -82,7 +100,7 @@ def test_the_fastest_is_taken_for_each_number_of_rows(
 def test_every_candidate_on_a_gpu(shape: tuple[int, int], gpu: CudaDevice) -> None:
     """In bfloat16, captured, and again and again: programs that share a block keep their order."""
     from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
-    from worker.engine.cuda.layers.skinny_linears import candidates
+    from worker.engine.cuda.layers.linear_trial import candidates
 
     device = gpu.torch_device
     weight = random(*shape, seed=1).to(device).bfloat16()
@@ -108,7 +126,7 @@ def test_every_candidate_on_a_gpu(shape: tuple[int, int], gpu: CudaDevice) -> No
 
 def test_narrow_weights_are_shared_by_more_programs() -> None:
     pytest.importorskip("triton")
-    from worker.engine.cuda.layers.skinny_linears import candidates
+    from worker.engine.cuda.layers.linear_trial import candidates
 
     def splits(*shape: int) -> list[int]:
         return [tiles.num_splits for tiles in candidates(torch.Size(shape), 132)]

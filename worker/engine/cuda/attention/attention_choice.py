@@ -11,7 +11,7 @@ import torch
 from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
 from worker.engine.cuda.attention.attention_task import KERNELS, AttentionTask, KernelName, PartName
-from worker.engine.cuda.attention.attention_trial import AttentionTrial, KernelUnavailable
+from worker.engine.cuda.attention.attention_trial import KernelUnavailable
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.cuda.attention.plain_attention import PlainAttention
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
@@ -24,6 +24,7 @@ from worker.engine_link.engine_config import EngineConfig
 
 MakeAttention = Callable[[GpuKVPool, Sequence[AttentionLayer]], GpuAttention]
 Stopwatch = Callable[[PartName, KernelName], float]  # raises KernelUnavailable
+MakeStopwatch = Callable[[AttentionTask, StepLimits], Stopwatch]
 
 log = get_logger(__name__)
 
@@ -42,6 +43,7 @@ def choose_attention(
     layers: Sequence[AttentionLayer],
     dtype: torch.dtype,
     step: StepLimits,
+    trials: MakeStopwatch,
     group: RankGroup | None = None,
 ) -> ChosenAttention:
     """All ranks take what rank 0 has chosen. Raises ConfigError."""
@@ -56,10 +58,9 @@ def choose_attention(
     task = AttentionTask(layers, dtype, kv_dtype, config.page_size, device.capability)
     chosen = [0] * len(KERNELS)
     if group is None or group.rank == 0:
-        tried = AttentionKernels(device, step, dtype)  # whose memory is free again
-        trial = AttentionTrial(tried.make_part, device, task, step)
+        stopwatch = trials(task, step)
         chosen = [
-            names.index(choose_kernel(part, config, task, trial.seconds))
+            names.index(choose_kernel(part, config, task, stopwatch))
             for part, names in KERNELS.items()
         ]
     if group is not None:

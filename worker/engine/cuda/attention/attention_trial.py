@@ -32,6 +32,7 @@ NUM_ROUNDS = 10
 # From our own kernel's result, relative, in steps of the dtype's mantissa. Of 2,048 keys of noise,
 # weights and results rounded to bfloat16 make 0.25 %, queries or weights in e4m3 2.4 to 3.5 %.
 MAX_DIFFERENCE_EPS = 2.0
+OUR_KERNEL: KernelName = "triton"
 
 
 MakePart = Callable[
@@ -42,6 +43,10 @@ MakePart = Callable[
 
 class KernelUnavailable(Exception):
     """It cannot be used here; the message says why."""
+
+
+class WrongResults(KernelUnavailable):
+    """Which they are at every trial."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,21 +77,32 @@ class AttentionTrial:
         self._timer = TrialTimer(device, clock)
         self._results: dict[_Case, torch.Tensor] = {}  # of our own kernels
 
-    def seconds(self, part: PartName, kernel: KernelName) -> float:
+    def seconds(self, part: PartName, kernel: KernelName, *, compares: bool = False) -> float:
         """How long attention takes in a step, its plan included: the geometric mean of some steps.
 
-        Raises KernelUnavailable; our own kernel, where it is tried, comes first.
+        `compares`: its results with our own kernel's. Raises KernelUnavailable.
         """
         try:
+            cases = self._cases[part]
+            if compares and not all(case in self._results for case in cases):
+                self.seconds(part, OUR_KERNEL)
             attention = self._make_part(part, kernel, self._pool, self._layers)
-            seconds = [self._try(attention, kernel, case) for case in self._cases[part]]
+            took = []
+            for case in cases:
+                seconds, output = self._try(attention, case)
+                took.append(seconds)
+                if kernel == OUR_KERNEL:
+                    self._results[case] = output
+                elif compares:
+                    self._compare(output, self._results[case])
         except KernelUnavailable:
             raise
         except Exception as exc:  # what a compiler, a loader and a driver raise has no common class
             raise KernelUnavailable(f"{type(exc).__name__}: {str(exc)[:300]}") from exc
-        return math.prod(seconds) ** (1 / len(seconds))
+        return math.prod(took) ** (1 / len(took))
 
-    def _try(self, attention: AttentionPart, kernel: KernelName, case: _Case) -> float:
+    def _try(self, attention: AttentionPart, case: _Case) -> tuple[float, torch.Tensor]:
+        """The seconds of a step, and what it gives."""
         output = torch.empty_like(case.q)
 
         def attend() -> None:
@@ -100,23 +116,17 @@ class AttentionTrial:
             attention.plan(case.rows)
             replay()
 
-        seconds = self._timer.seconds(step, NUM_ROUNDS)
-        self._check(kernel, case, output)
-        return seconds
+        return self._timer.seconds(step, NUM_ROUNDS), output
 
-    def _check(self, kernel: KernelName, case: _Case, output: torch.Tensor) -> None:
-        if kernel == "triton":
-            self._results[case] = output
-        elif case in self._results:
-            wanted = self._results[case].float()
-            difference = float((output.float() - wanted).norm() / wanted.norm())
-            limit = MAX_DIFFERENCE_EPS * torch.finfo(self._task.dtype).eps
-            if not difference <= limit:
-                name = str(self._task.dtype).removeprefix("torch.")
-                raise KernelUnavailable(
-                    f"its results differ from triton's by {difference:.1%}, and {limit:.1%} is "
-                    f"what {name} makes"
-                )
+    def _compare(self, output: torch.Tensor, wanted: torch.Tensor) -> None:
+        difference = float((output.float() - wanted.float()).norm() / wanted.float().norm())
+        limit = MAX_DIFFERENCE_EPS * torch.finfo(self._task.dtype).eps
+        if not difference <= limit:
+            name = str(self._task.dtype).removeprefix("torch.")
+            raise WrongResults(
+                f"its results differ from triton's by {difference:.1%}, and {limit:.1%} is what "
+                f"{name} makes"
+            )
 
     @cached_property
     def _cases(self) -> dict[PartName, list[_Case]]:

@@ -22,6 +22,7 @@ from worker.engine.cuda.tensor_parallel.rank_config import rank_device
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
 from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox
 from worker.engine.cuda.tensor_parallel.rank_share import divide
+from worker.engine.cuda.trials.kernel_trials import kernel_trials
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_setup import DTYPES, ModelSetup
 from worker.engine.models.registry import read_model_config
@@ -58,9 +59,14 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
     setup = ModelSetup(model_config, DTYPES[config.dtype], config.max_context_len)
     step = StepLimits.of(config, on_gpu=True)
     layers = divide(model_config, config.tp).attention_layers
-    attention = choose_attention(config, device, layers, setup.dtype, step, group)
     with torch.inference_mode():
-        model = load_gpu_model(config, setup, device, lambda _: None, group)
+        with kernel_trials(device) as trials:
+            attention = choose_attention(
+                config, device, layers, setup.dtype, step, trials.stopwatch, group
+            )
+            model = load_gpu_model(
+                config, setup, device, lambda _: None, trials.choose_tiles, group
+            )
         loaded = GpuModel(config, step, device, model, setup, attention, group)
     settle_garbage()
     return Follower(device, loaded.rank_runner, inbox, model_config.hidden_size, setup.dtype)

@@ -1,0 +1,114 @@
+"""What the loading of a model asks of trials: known from an earlier start, or tried now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from shared.telemetry.log import get_logger
+from worker.engine.cuda.attention.attention_choice import Stopwatch
+from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
+from worker.engine.cuda.attention.attention_trial import OUR_KERNEL, KernelUnavailable
+from worker.engine.cuda.cuda_device import CudaDevice
+from worker.engine.cuda.trials.trial_messages import (
+    Answer,
+    AttentionPlace,
+    AttentionQuestion,
+    Found,
+    Question,
+    TilesQuestion,
+    Took,
+    Unavailable,
+)
+from worker.engine.cuda.trials.trial_process import CannotTry, TrialProcess
+from worker.engine.cuda.trials.tryer import Tryer
+from worker.engine.cuda.trials.verdicts import TrialMachine, Verdicts
+from worker.engine.device.cache_folder import cache_folder
+from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.request.step_limits import StepLimits
+
+log = get_logger(__name__)
+
+Ask = Callable[[Question], Answer]
+
+
+class KernelTrials:
+    """Of one start of an engine."""
+
+    def __init__(self, ask: Ask, verdicts: Verdicts | None = None) -> None:
+        self._ask = ask
+        self._verdicts = verdicts
+        self.num_tried = 0
+        self.num_known = 0
+
+    def stopwatch(self, task: AttentionTask, step: StepLimits) -> Stopwatch:
+        """How long attention kernels take in a model's steps."""
+        place = AttentionPlace.of(task, step)
+        ours: set[PartName] = set()  # where our own kernel computes, and others are compared
+
+        def seconds(part: PartName, kernel: KernelName) -> float:
+            answer = self._answer(AttentionQuestion(place, part, kernel, part in ours))
+            if isinstance(answer, Unavailable):
+                raise KernelUnavailable(answer.reason)
+            assert isinstance(answer, Took)
+            if kernel == OUR_KERNEL:
+                ours.add(part)
+            return answer.seconds
+
+        return seconds
+
+    def choose_tiles(
+        self, shape: tuple[int, int], num_layers: int, num_rows: int
+    ) -> tuple[int, int, int] | None:
+        """For products in bfloat16, as `ChooseTiles`; the library's where ours fail."""
+        answer = self._answer(TilesQuestion(*shape, num_layers, num_rows, "bfloat16"))
+        if isinstance(answer, Unavailable):
+            log.warning("linears_not_tried", shape=shape, num_rows=num_rows, reason=answer.reason)
+            return None
+        assert isinstance(answer, Found)
+        return answer.tiles
+
+    def _answer(self, question: Question) -> Answer:
+        known = None if self._verdicts is None else self._verdicts.find(question)
+        if known is not None:
+            self.num_known += 1
+            return known
+        self.num_tried += 1
+        answer = self._ask(question)
+        if self._verdicts is not None:
+            self._verdicts.keep(question, answer)
+        return answer
+
+
+@contextmanager
+def kernel_trials(device: GpuDevice) -> Iterator[KernelTrials]:
+    """In a process of their own on a real GPU, which ends with them; here on one that is none."""
+    if not isinstance(device, CudaDevice):
+        yield KernelTrials(Tryer(device).answer)
+        return
+    folder = cache_folder()
+    verdicts = None if folder is None else Verdicts(folder / "trials", TrialMachine.of(device))
+    process = TrialProcess(str(device.torch_device.index))
+    trials = KernelTrials(_apart(process, device), verdicts)
+    try:
+        yield trials
+    finally:
+        process.close()
+        log.info("kernels_tried", num_tried=trials.num_tried, num_known=trials.num_known)
+
+
+def _apart(process: TrialProcess, device: GpuDevice) -> Ask:
+    """Asks the process; tries in this one from when that cannot be had."""
+    here: Tryer | None = None
+
+    def ask(question: Question) -> Answer:
+        nonlocal here
+        if here is None:
+            try:
+                return process.ask(question)
+            except CannotTry as exc:
+                log.warning("trials_in_engine", reason=str(exc))
+                here = Tryer(device)
+        return here.answer(question)
+
+    return ask
