@@ -64,7 +64,7 @@ def _products(rig: Rig, weight: torch.Tensor) -> dict[str, Product]:
 def _skinny_products(rig: Rig, weight: torch.Tensor) -> dict[str, Product]:
     """By outputs and inputs of a program at a time, and programs that share a block of outputs."""
     from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, SkinnyTiles, skinny_linear
-    from worker.engine.cuda.layers.skinny_linears import candidates
+    from worker.engine.cuda.layers.linear_trial import candidates
 
     def product(tiles: SkinnyTiles) -> Product:
         scratch = SkinnyScratch.of(len(weight), tiles, weight.device)
