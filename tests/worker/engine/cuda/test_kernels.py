@@ -245,7 +245,8 @@ def test_the_hash_has_the_same_bits_as_on_a_cpu(device: torch.device) -> None:
 
 
 def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
-    from worker.engine.cuda.kernels.sampling_kernels import draw, kept_thresholds
+    from worker.engine.cuda.kernels.kept_thresholds import kept_thresholds
+    from worker.engine.cuda.kernels.sampling_kernels import draw
 
     vocab_size, num_rows = 5000, 12
     logits = 3 * random(num_rows, vocab_size)
@@ -279,6 +280,37 @@ def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
         found = scaled >= float(thresholds[row])
         assert kept.sum() == found.sum(), row
         assert token_ids[row] == cpu.draw(scaled, largest, threshold, seeds[row], positions[row])
+
+
+def test_kept_thresholds_of_all_shapes_of_rows(device: torch.device) -> None:
+    """Peaks, plains, ties, masks: what the CPU keeps is kept, or rounding alone tells otherwise."""
+    from worker.engine.cuda.kernels.kept_thresholds import kept_thresholds
+
+    vocab_size = 9000  # two programs a row
+    noise = random(vocab_size)
+    flat, wide, equal = 0.01 * noise, 20 * noise, noise.round()
+    masked = torch.where(noise > 1.5, noise, -torch.inf)
+    peak = 30 * (torch.arange(vocab_size) == 8_500) + noise
+    cases = [  # a row, top_k, top_p, min_p
+        *((flat, 0, 0.5, 0.0), (flat, 7000, 0.99, 0.0)),
+        *((wide, 0, 0.95, 0.0), (wide, 40, 0.9, 0.05), (wide, 9000, 1.0, 0.3)),
+        *((equal, 0, 0.01, 0.0), (equal, 40, 1.0, 0.0)),
+        *((masked, 0, 0.99999, 0.0), (masked, 5000, 1.0, 0.0)),
+        *((peak, 0, 0.9, 0.0), (peak, 1, 1.0, 1.0)),
+    ]
+    rows, *settings = zip(*cases, strict=True)
+    top_k, top_p, min_p = (torch.tensor(each, device=device) for each in settings)
+    ones = torch.ones(len(rows), device=device)
+    logits = torch.stack(rows).to(device)
+    found = kept_thresholds(logits, ones, top_k, top_p, min_p).tolist()
+    for bound, (row, k, p, least) in zip(found, cases, strict=True):
+        values = row.numpy()
+        largest = float(values.max())
+        wanted = kept_threshold(values, largest, k, p, least)
+        assert bound <= largest
+        weights = np.exp(values - np.float32(largest)).astype(np.float64)
+        kept, kept_on_cpu = (float(weights[values >= each].sum()) for each in (bound, wanted))
+        assert kept == pytest.approx(kept_on_cpu, rel=2e-4 if p < 1 else 0.0), (k, p)
 
 
 def test_rows_without_a_token_to_draw_are_told(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Draws tokens on the GPU with the noise of `CounterHash`, and finds the logits that are kept."""
+"""Draws tokens on the GPU with the noise of `CounterHash`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from worker.engine.sampling.counter_hash import SAMPLING_DOMAIN
 from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE
 
 BLOCK = 4096
-THRESHOLD_BLOCK = 8192
 
 
 def draw(
@@ -48,30 +47,6 @@ def draw(
     top = largest.amax(dim=1)
     chosen = torch.where(top == -torch.inf, NOTHING_ALLOWED, chosen)
     return torch.where(top.isnan() | (top == torch.inf), NOT_A_NUMBER, chosen)
-
-
-def kept_thresholds(
-    logits: torch.Tensor,  # [num_rows, vocab_size] float32
-    temperatures: torch.Tensor,  # [num_rows] float32, above GREEDY_TEMPERATURE
-    top_k: torch.Tensor,  # [num_rows] int64, 0 is off
-    top_p: torch.Tensor,  # [num_rows] float32
-    min_p: torch.Tensor,  # [num_rows] float32
-) -> torch.Tensor:
-    """[num_rows] float32: the least logit / temperature that is kept, as `kept_threshold` says."""
-    num_rows, vocab_size = logits.shape
-    thresholds = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
-    _threshold_kernel[(num_rows,)](
-        logits,
-        temperatures,
-        top_k,
-        top_p,
-        min_p,
-        thresholds,
-        vocab_size,
-        BLOCK=min(THRESHOLD_BLOCK, triton.next_power_of_2(vocab_size)),
-        num_warps=16,
-    )
-    return thresholds
 
 
 @triton.jit
@@ -131,95 +106,18 @@ def _draw_kernel(
     noisy = logits
     if temperature > GREEDY:
         scaled = logits / temperature
-        seed, position = tl.load(seeds_ptr + row), tl.load(positions_ptr + row)
-        hashes = counter_hash(seed, position, token_ids.to(tl.uint32), DOMAIN)
-        # In double precision: near 1 the inner logarithm would be rounded to zero.
-        uniform = (hashes.to(tl.float64) + 0.5) * 2.3283064365386963e-10
-        gumbel = -tl.log((-tl.log(uniform)).to(tl.float32))
-        is_kept = scaled >= tl.load(thresholds_ptr + row)
-        noisy = tl.where(is_kept & mask, scaled + gumbel, float("-inf"))
+        is_kept = (scaled >= tl.load(thresholds_ptr + row)) & mask
+        noisy = tl.full([BLOCK], float("-inf"), tl.float32)
+        if tl.max(is_kept.to(tl.int32), axis=0) > 0:  # of most blocks nothing is, where a few are
+            seed, position = tl.load(seeds_ptr + row), tl.load(positions_ptr + row)
+            hashes = counter_hash(seed, position, token_ids.to(tl.uint32), DOMAIN)
+            # In double precision: near 1 the inner logarithm would be rounded to zero.
+            uniform = (hashes.to(tl.float64) + 0.5) * 2.3283064365386963e-10
+            gumbel = -tl.log((-tl.log(uniform)).to(tl.float32))
+            noisy = tl.where(is_kept, scaled + gumbel, float("-inf"))
     best = tl.max(noisy, axis=0)
     winner = tl.min(tl.where(noisy == best, token_ids, vocab_size - 1), axis=0)
     place = row * tl.num_programs(1) + block
     tl.store(noisy_ptr + place, best)
     tl.store(largest_ptr + place, largest)
     tl.store(token_ids_ptr + place, winner.to(tl.int64))
-
-
-@triton.jit
-def _ordered(values):
-    """Integers in the order of the floats: int32 -> int32, of -inf to inf."""
-    bits = values.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-
-
-@triton.jit
-def _unordered(keys):
-    bits = tl.where(keys < 0, keys ^ 0x7FFFFFFF, keys)
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _threshold_kernel(
-    logits_ptr,
-    temperatures_ptr,
-    top_k_ptr,
-    top_p_ptr,
-    min_p_ptr,
-    thresholds_ptr,
-    vocab_size,
-    BLOCK: tl.constexpr,
-):
-    """Bisects the ordered bits of a float: the threshold is exact after 32 halvings."""
-    row = tl.program_id(0)
-    temperature = tl.load(temperatures_ptr + row)
-    top_k = tl.load(top_k_ptr + row)
-    top_p, min_p = tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
-    source = logits_ptr + row.to(tl.int64) * vocab_size
-    largest = float("-inf")
-    for start in range(0, vocab_size, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        values = tl.load(source + cols, mask=cols < vocab_size, other=float("-inf"))
-        largest = tl.maximum(largest, tl.max(values / temperature, axis=0))
-    threshold = float("-inf")
-    if min_p > 0:
-        threshold = largest + tl.log(min_p)
-    if (top_k > 0) & (top_k < vocab_size):
-        low, high = _ordered(tl.full([], float("-inf"), tl.float32)), _ordered(largest)
-        for _ in range(32):  # the largest key with at least top_k values not below it
-            middle = (low >> 1) + (high >> 1) + ((low | high) & 1)
-            bound = _unordered(middle)
-            count = tl.zeros([], tl.int64)
-            for start in range(0, vocab_size, BLOCK):
-                cols = start + tl.arange(0, BLOCK)
-                values = tl.load(source + cols, mask=cols < vocab_size, other=float("-inf"))
-                is_kept = (values / temperature >= bound) & (cols < vocab_size)
-                count += tl.sum(is_kept.to(tl.int64), axis=0)
-            low = tl.where(count >= top_k, middle, low)
-            high = tl.where(count >= top_k, high, middle - 1)
-        threshold = tl.maximum(threshold, _unordered(low))
-    if top_p < 1:
-        least = tl.minimum(threshold, largest)
-        wanted = 0.0
-        for start in range(0, vocab_size, BLOCK):
-            cols = start + tl.arange(0, BLOCK)
-            values = tl.load(source + cols, mask=cols < vocab_size, other=float("-inf"))
-            values = values / temperature
-            is_kept = (values >= least) & (cols < vocab_size)
-            wanted += tl.sum(tl.where(is_kept, tl.exp(values - largest), 0.0), axis=0)
-        wanted *= top_p
-        low, high = _ordered(least), _ordered(largest)
-        for _ in range(32):  # the largest key above which, and at which, enough mass lies
-            middle = (low >> 1) + (high >> 1) + ((low | high) & 1)
-            bound = _unordered(middle)
-            mass = 0.0
-            for start in range(0, vocab_size, BLOCK):
-                cols = start + tl.arange(0, BLOCK)
-                values = tl.load(source + cols, mask=cols < vocab_size, other=float("-inf"))
-                values = values / temperature
-                is_kept = (values >= bound) & (cols < vocab_size)
-                mass += tl.sum(tl.where(is_kept, tl.exp(values - largest), 0.0), axis=0)
-            low = tl.where(mass >= wanted, middle, low)
-            high = tl.where(mass >= wanted, high, middle - 1)
-        threshold = tl.maximum(threshold, _unordered(low))
-    tl.store(thresholds_ptr + row, tl.minimum(threshold, largest))

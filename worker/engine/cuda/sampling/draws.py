@@ -59,17 +59,18 @@ class Draws(Protocol):
 
 
 class TritonDraws:
-    """Two kernels; the one that looks for thresholds runs only for rows that keep a part."""
+    """Thresholds are looked for only of rows that keep a part."""
 
     def draw(
         self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
     ) -> torch.Tensor:
-        from worker.engine.cuda.kernels import sampling_kernels as kernels
+        from worker.engine.cuda.kernels.kept_thresholds import kept_thresholds
+        from worker.engine.cuda.kernels.sampling_kernels import draw
 
         thresholds = params.keep_all
         if params.partial_rows is not None:
             rows = params.partial_rows
-            found = kernels.kept_thresholds(
+            found = kept_thresholds(
                 logits[rows],
                 params.temperatures[rows],
                 params.top_k[rows],
@@ -77,7 +78,7 @@ class TritonDraws:
                 params.min_p[rows],
             )
             thresholds = thresholds.index_copy(0, rows, found)
-        return kernels.draw(logits, params.temperatures, thresholds, params.seeds, positions)
+        return draw(logits, params.temperatures, thresholds, params.seeds, positions)
 
 
 class HostDraws:
