@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.forked_program import ForkedProgram, ModuleWords
 from tests.nats_server import free_port
 
 STAND_INS = (sys.executable, "-m", "tests.deploy.stand_in_stack")
@@ -47,7 +48,10 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 class LocalStack:
-    """Its output lies in files, so that a full pipe stops nobody."""
+    """Its output lies in files, so that a full pipe stops nobody.
+
+    It is forked where it is of the source of the tests, and so are its roles.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,9 @@ class LocalStack:
         *flags: str,
         program: Sequence[str] = STAND_INS,
         env: dict[str, str] | None = None,
+        is_forked: bool = True,
     ) -> None:
+        """Not `is_forked`: started as a user does."""
         self.folder = folder
         self.port = free_port()
         self.flags = ["--port", str(self.port), *flags]
@@ -66,10 +72,11 @@ class LocalStack:
         # Commands of a user find the services of that user; those of other tests are not theirs.
         self._env |= {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(folder / "state")}
         self._env |= env or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._is_forked = is_forked and ModuleWords.of(program, self._env) is not None
+        self._process: subprocess.Popen[bytes] | ForkedProgram | None = None
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | ForkedProgram:
         assert self._process is not None
         return self._process
 
@@ -83,6 +90,15 @@ class LocalStack:
 
     def start(self) -> LocalStack:
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self._is_forked:
+            command = [*self._program, *self.flags]
+            out_file, err_file = self.folder / "out", self.folder / "err"
+            out_file.write_bytes(b"")
+            err_file.write_bytes(b"")
+            self._process = ForkedProgram(
+                command, cwd=self.folder, env=self._env, out=out_file, err=err_file
+            )
+            return self
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self._process = subprocess.Popen(
                 [*self._program, *self.flags],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from deploy.nats.permissions import (
 from shared.config import ERASER, ClusterConfig
 from shared.nats_client.connection import connect
 from shared.subjects import Subjects
+from tests.forked_program import run_program
 from tests.nats_users import NatsUsers
 
 pytestmark = pytest.mark.integration
@@ -239,12 +239,7 @@ async def test_a_role_hears_its_answers_on_its_own_inbox(url: str, folder: Path)
 
 def test_the_command_keeps_passwords_and_refuses_bad_names(tmp_path: Path) -> None:
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "jetflock", "nats-users", "--out", tmp_path / "u", *argv],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return run_program("jetflock", "nats-users", "--out", str(tmp_path / "u"), *argv)
 
     assert "users.conf: admin, frontend, service, eraser, worker, detok, client\n" in run().stdout
     password = (tmp_path / "u/worker.password").read_text()

@@ -301,7 +301,7 @@ def test_a_data_folder_is_not_shared(make_stack: MakeStack) -> None:
 
 def test_secrets_stay_off_the_command_lines(make_stack: MakeStack) -> None:
     env = {"JETFLOCK_API_KEY": "top-secret"}
-    stack = make_stack(env=env).start().wait_ready()
+    stack = make_stack(env=env, is_forked=False).start().wait_ready()  # /proc has its environment
     assert "top-secret" not in stack.out + stack.err
     assert "$JETFLOCK_API_KEY" in stack.out
     for process in stack.processes():

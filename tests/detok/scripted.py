@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nats.aio.msg import Msg
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -29,6 +30,7 @@ from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done, ReplayReply, ReplayRequest, TextChunk
 from shared.subjects import new_incarnation, new_rid
+from tests.forked_program import REPOSITORY, ForkedProgram
 
 POOL = "pool-1"
 # Longer than a busy machine takes, shorter than what is done again unasked (30 s and more).
@@ -225,9 +227,15 @@ async def running_detok(config: ClusterConfig) -> AsyncIterator[Detokenizer]:
             await asyncio.wait_for(task, PATIENCE_S)
 
 
-def start_detok_process(nats_url: str) -> subprocess.Popen[bytes]:
+def start_detok_process(nats_url: str) -> ForkedProgram:
     """`python -m detok`, for what can only be done to a process."""
-    return subprocess.Popen([sys.executable, "-m", "detok", "--nats-url", nats_url])
+    return ForkedProgram(
+        [sys.executable, "-m", "detok", "--nats-url", nats_url],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        out=Path(os.devnull),
+        err=Path(os.devnull),
+    )
 
 
 async def owners(cluster: Cluster) -> dict[str, str]:

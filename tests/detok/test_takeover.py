@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +21,7 @@ from tests.detok.scripted import (
     wait_for_done,
     wait_for_owners,
 )
+from tests.forked_program import ForkedProgram
 from tests.freezing import freeze, thaw
 from tests.time_to_err import time_to_err
 
@@ -31,7 +31,7 @@ TEXT = "the quick brown fox jumps over the lazy dog 日本語 🙂"
 
 
 @contextlib.contextmanager
-def detok_process(nats_url: str) -> Iterator[subprocess.Popen[bytes]]:
+def detok_process(nats_url: str) -> Iterator[ForkedProgram]:
     process = start_detok_process(nats_url)
     try:
         yield process

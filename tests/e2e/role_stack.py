@@ -25,7 +25,7 @@ from shared.config import ClusterConfig
 from shared.protocol.codec import decode
 from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import WorkerCard, WorkerState
-from tests.forked_role import ROLES, ForkedRole
+from tests.forked_program import ForkedProgram
 from tests.freezing import freeze, thaw
 from tests.leaf_nodes import DomainServer
 from tests.nats_cluster import NatsCluster
@@ -59,12 +59,14 @@ class RoleProcess:
     ) -> None:
         self.name = name
         self._log_file = log_file
-        self.process: subprocess.Popen[bytes] | ForkedRole
-        role, *flags = argv
-        if role in ROLES and build == REPOSITORY and not clock_ahead_s:
-            self.process = ForkedRole(role, flags, log_file, build)
+        self.process: subprocess.Popen[bytes] | ForkedProgram
+        command = [sys.executable, "-m", *argv]
+        env = os.environ | {"PYTHONPATH": str(build)}
+        if build == REPOSITORY and not clock_ahead_s:
+            self.process = ForkedProgram(command, cwd=build, env=env, out=log_file, err=log_file)
         else:
-            self.process = _start(argv, log_file, clock_ahead_s, build)
+            env |= wrong_clock(clock_ahead_s) if clock_ahead_s else {}
+            self.process = _start(command, log_file, build, env)
 
     @property
     def pid(self) -> int:
@@ -101,18 +103,10 @@ class RoleProcess:
 
 
 def _start(
-    argv: list[str], log_file: Path, clock_ahead_s: float, build: Path
+    command: list[str], log_file: Path, build: Path, env: dict[str, str]
 ) -> subprocess.Popen[bytes]:
     with log_file.open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", *argv],
-            cwd=build,
-            stdout=log,
-            stderr=log,
-            env=os.environ
-            | {"PYTHONPATH": str(build)}
-            | (wrong_clock(clock_ahead_s) if clock_ahead_s else {}),
-        )
+        return subprocess.Popen(command, cwd=build, stdout=log, stderr=log, env=env)
 
 
 class RoleStack:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -20,9 +18,10 @@ from shared.config import ClusterConfig
 from shared.errors import BrokerError
 from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
-from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack
+from tests.deploy.local_stack import REAL_ROLES, LocalStack
 from tests.e2e.role_stack import MODEL_NAME, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body
+from tests.forked_program import run_program
 
 pytestmark = [
     pytest.mark.e2e,
@@ -80,15 +79,9 @@ async def ready_cards(cluster: Cluster) -> list[WorkerCard]:
 
 def events(stack: LocalStack) -> list[dict[str, Any]]:
     """What `jetflock events` prints."""
-    printed = subprocess.run(
-        [sys.executable, "-m", "jetflock", "events", "--nats-url", stack.nats_url],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    return [json.loads(line) for line in printed.splitlines()]
+    done = run_program("jetflock", "events", "--nats-url", stack.nats_url)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 async def test_workers_come_with_the_load_and_go_without_it(stack: LocalStack) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -20,8 +18,9 @@ from openai import AsyncOpenAI
 
 from shared.protocol.codec import decode_token_frame
 from shared.protocol.log_records import End
-from tests.e2e.role_stack import MODEL_NAME, REPOSITORY, SCRIPTED, RoleStack
+from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body
+from tests.forked_program import run_program
 from tests.frontend.batch_calls import create, jsonl, line, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -135,13 +134,7 @@ async def rids_in_log(stack: RoleStack) -> set[str]:
 
 async def erase(stack: RoleStack, *argv: str) -> dict[str, Any]:
     done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "jetflock", "admin", "erase", *argv, "--nats-url", stack.nats.url],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        run_program, "jetflock", "admin", "erase", *argv, "--nats-url", stack.nats.url
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

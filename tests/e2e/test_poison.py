@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack
+from tests.deploy.local_stack import REAL_ROLES, LocalStack
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.forked_program import run_program
 
 pytestmark = [
     pytest.mark.e2e,
@@ -48,14 +47,9 @@ def url(stack: LocalStack) -> str:
 
 def dead(stack: LocalStack, *argv: str) -> str:
     """What `jetflock dead` prints."""
-    return subprocess.run(
-        [sys.executable, "-m", "jetflock", "dead", *argv, "--nats-url", stack.nats_url],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    ).stdout
+    done = run_program("jetflock", "dead", *argv, "--nats-url", stack.nats_url)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 async def post_poison(stack: LocalStack, token_id: int) -> httpx.Response:

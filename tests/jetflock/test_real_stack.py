@@ -20,6 +20,7 @@ from openai import OpenAI
 from jetflock import Client
 from jetflock.errors import ApiError
 from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack, any_alive, wait_until
+from tests.forked_program import run_program
 from tests.lora_adapters import save_adapter
 from tests.worker.checkpoints import DEMO_MODEL
 
@@ -125,12 +126,8 @@ def test_the_load_generator(stack: LocalStack, tmp_path: Path, endpoint: str) ->
     file = tmp_path / "out.json"
     command = ["bench", "serve", "--url", f"http://127.0.0.1:{stack.port}", "--endpoint", endpoint]
     load = ["--num-requests", "6", "--concurrency", "3", "--input-len", "50", "--output-len", "8"]
-    done = subprocess.run(
-        [sys.executable, "-m", "jetflock", *command, *load, "--json", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+    done = run_program(
+        *("jetflock", *command, *load, "--json", str(file)), env={"PATH": "/usr/bin:/bin"}
     )
     assert done.returncode == 0, done.stderr
     [stage] = json.loads(file.read_text())["stages"]
@@ -158,9 +155,7 @@ async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role
 
 async def test_a_stream_survives_the_order_to_kill_its_worker(scripted_stack: LocalStack) -> None:
     def admin(*argv: str) -> str:
-        command = [sys.executable, "-m", "jetflock", "admin", *argv]
-        address = ("--nats-url", scripted_stack.nats_url)
-        done = subprocess.run([*command, *address], capture_output=True, text=True, timeout=60)
+        done = run_program("jetflock", "admin", *argv, "--nats-url", scripted_stack.nats_url)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

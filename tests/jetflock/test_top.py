@@ -19,6 +19,7 @@ from jetflock.top.snapshot_tables import snapshot_tables
 from shared.protocol.role_cards import GpuCard, WorkerCard, WorkerState
 from shared.snapshot.cluster_reader import ClusterReader
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, RoleStack
+from tests.forked_program import run_program
 from tests.frontend.cluster.test_loads import make_snapshot
 from tests.jetflock.terminal_program import TerminalProgram
 from tests.nats_server import free_port
@@ -27,15 +28,10 @@ JETFLOCK = (sys.executable, "-m", "jetflock")
 
 
 async def run(stack: RoleStack, *argv: str) -> str:
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*JETFLOCK, *argv],
-        env={**os.environ, "JETFLOCK_NATS_URL": stack.nats.url},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return str(done.stdout)
+    env = {**os.environ, "JETFLOCK_NATS_URL": stack.nats.url}
+    done = await asyncio.to_thread(run_program, "jetflock", *argv, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.integration

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from frontend.tenants.tenant import EVERYBODY
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.request import GenerateRequest
 from shared.protocol.token_ids import unpack_token_ids
+from tests.forked_program import run_program
 from tests.frontend.batch_calls import COMPLETIONS, create, jsonl, line, rows, until, upload
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
@@ -465,13 +465,8 @@ async def test_a_mark_that_was_cleared_away_while_its_record_was_written_comes_b
 
 
 async def jetflock_batch(*words: str) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "jetflock", "batch", *words),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    printed, told = await process.communicate()
-    return process.returncode, printed.decode(), told.decode()
+    done = await asyncio.to_thread(run_program, "jetflock", "batch", *words)
+    return done.returncode, done.stdout, done.stderr
 
 
 async def test_a_batch_from_the_shell(stack: Stack, tmp_path: Path) -> None:

@@ -13,19 +13,13 @@ import pytest
 from jetflock.command_line.command_program import program_of
 from jetflock.command_line.command_table import COMMANDS
 from tests.deploy.local_stack import REPOSITORY
+from tests.forked_program import run_program
 
 pytestmark = pytest.mark.e2e
 
 
 def run(*argv: str, columns: int = 200) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "jetflock", *argv],
-        cwd=REPOSITORY,
-        env={"COLUMNS": str(columns), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program("jetflock", *argv, env={"COLUMNS": str(columns), "PATH": "/usr/bin:/bin"})
 
 
 def test_help_is_short_and_names_every_command() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,7 +13,7 @@ from shared.protocol.codec import encode
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.request import FEATURE_LEVEL
-from tests.deploy.local_stack import REPOSITORY
+from tests.forked_program import run_program
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import Stage, make_card, make_request, open_stage
 from tests.worker.running_worker import running_worker
@@ -33,13 +32,7 @@ async def stage(nats_server: NatsServer) -> AsyncIterator[Stage]:
 
 async def run(stage: Stage, *argv: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "jetflock", "admin", *argv, "--nats-url", stage.config.nats_url],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        run_program, "jetflock", "admin", *argv, "--nats-url", stage.config.nats_url
     )
 
 

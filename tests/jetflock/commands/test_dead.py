@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -24,7 +23,7 @@ from shared.protocol.prompt_object import (
 )
 from shared.protocol.request import GenerateRequest, ImageSpan
 from shared.protocol.token_ids import pack_token_ids
-from tests.deploy.local_stack import REPOSITORY
+from tests.forked_program import run_program
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import POOL, Stage, ids, make_reply, make_request, open_stage
 from tests.worker.running_worker import running_worker
@@ -46,13 +45,7 @@ def make_dead(request: GenerateRequest, /, **changes: object) -> DeadRequest:
 
 async def run(stage: Stage, *argv: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "jetflock", "dead", *argv, "--nats-url", stage.config.nats_url],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
+        run_program, "jetflock", "dead", *argv, "--nats-url", stage.config.nats_url
     )
 
 

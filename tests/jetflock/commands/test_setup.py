@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.protocol.model_cards import ModelCard
 from shared.subjects import Subjects, pool_slug
-from tests.deploy.local_stack import REPOSITORY
+from tests.forked_program import run_program
 from tests.nats_server import NatsServer
 
 DEMO = f"{deploy.demo_model.__path__[0]}/checkpoint"
@@ -27,14 +26,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_command(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "jetflock", *argv],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_program("jetflock", *argv)
 
 
 async def consumers_and_cards(nats_server: NatsServer) -> tuple[set[str], list[ModelCard]]:

@@ -17,6 +17,7 @@ from deploy.local.running_stack import RunningStack, announced, running_stacks
 from jetflock.running.running_service import DEFAULT_URL, ServiceConfig, frontend_url, with_service
 from shared.errors import ConfigError
 from tests.deploy.local_stack import REPOSITORY, LocalStack
+from tests.forked_program import run_program
 from tests.nats_server import NatsServer, free_port
 
 REFUSED_WITHIN_S = 12.0  # starting Python on a busy machine included; waiting would take 15 more
@@ -135,14 +136,7 @@ def test_nobody_is_told_at_once(state: Path, words: tuple[str, ...]) -> None:
         urls = {}
     environ = os.environ | {f"JETFLOCK_{name}": url for name, url in urls.items()}
     began_at = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "jetflock", *words],
-        cwd=REPOSITORY,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program("jetflock", *words, env=environ)
     assert time.monotonic() - began_at < REFUSED_WITHIN_S
     assert done.returncode != 0
     assert "jetflock serve" in done.stderr, done.stderr
@@ -159,13 +153,7 @@ def stack(tmp_path: Path, state: Path) -> Iterator[LocalStack]:
 @pytest.mark.e2e
 def test_commands_find_a_service_on_any_port(stack: LocalStack) -> None:
     def jetflock(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "jetflock", *words],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program("jetflock", *words)
         assert done.returncode in (0, 1), done.stderr  # doctor may find fault with the machine
         return done.stdout
 
