@@ -252,7 +252,10 @@ KINDS_OF_STATES = (
 
 @pytest.mark.parametrize("family", KINDS_OF_STATES)
 def test_a_state_does_not_depend_on_how_its_text_was_cut(tmp_path: Path, family: str) -> None:
-    """In chunks of any length, token by token, and resumed behind any of them."""
+    """In chunks of any length, token by token, and resumed behind any of them.
+
+    What a state does to the next tokens, eight of them tell.
+    """
     model_type, overrides = RECURRENT[family]
     path = save_tiny_model(tmp_path, model_type, **overrides)
     prompt = random_prompt(146, seed=9)
@@ -260,12 +263,12 @@ def test_a_state_does_not_depend_on_how_its_text_was_cut(tmp_path: Path, family:
     output = whole.run(make_add(1, prompt, max_tokens=70, ignore_eos=True))[1]
     for max_step_tokens in (16, 63, 64, 65, 145):
         rig = Rig(path, max_step_tokens=max_step_tokens, overlap=max_step_tokens == 64)
-        assert rig.run(make_add(1, prompt, max_tokens=70, ignore_eos=True))[1] == output
+        assert rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1] == output[:8]
         assert_same_logits(rig, whole)
-    for num_made in (1, 45, 46, 47, 69):
-        rig = Rig(path)
-        rest = rig.run(make_add(1, prompt, output[:num_made], max_tokens=70, ignore_eos=True))[1]
-        assert output[:num_made] + rest == output
+    for num_made in (1, 45, 46, 47, 62):
+        rig, end = Rig(path), num_made + 8
+        rest = rig.run(make_add(1, prompt, output[:num_made], max_tokens=end, ignore_eos=True))[1]
+        assert output[:num_made] + rest == output[:end]
         assert_same_logits(rig, whole)
 
 
@@ -285,11 +288,11 @@ def test_many_short_and_long_texts_keep_their_states_apart(tmp_path: Path, famil
     model_type, overrides = RECURRENT[family]
     path = save_tiny_model(tmp_path, model_type, **overrides)
     adds = [
-        make_add(run_id, random_prompt(length, run_id), max_tokens=90, ignore_eos=True)
-        for run_id, length in enumerate((1, 2, 3, 63, 64, 65, 127, 128, 129, 145), start=1)
+        make_add(run_id, random_prompt(length, run_id), max_tokens=40, ignore_eos=True)
+        for run_id, length in enumerate((1, 3, 63, 64, 65, 127, 128, 129), start=1)
     ]
-    rig = Rig(path, max_running=4, num_kv_tokens=352, max_step_tokens=37)
-    aborted = make_add(99, random_prompt(70, 99), max_tokens=90, ignore_eos=True)
+    rig = Rig(path, max_running=4, num_kv_tokens=256, max_step_tokens=37)
+    aborted = make_add(99, random_prompt(70, 99), max_tokens=40, ignore_eos=True)
     rig.run(*adds[:4], aborted, AbortRequest(99), *adds[4:])
     alone = Rig(path)
     for add in adds:
