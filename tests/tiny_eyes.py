@@ -65,6 +65,9 @@ _SIGLIP = {
     "patch_size": 4,
 }
 
+_INTERN = _SIGLIP | {"model_type": "internvl_vision", "image_size": [16, 16], "patch_size": [4, 4]}
+_RESOLUTIONS = [[8, 16], [16, 8], [16, 16], [8, 24], [24, 8]]
+
 _PIXTRAL_IDS = {
     "vision_config": _SIGLIP | {"model_type": "pixtral"},
     "image_token_index": IMAGE_TOKEN_ID,
@@ -92,6 +95,44 @@ EYES: dict[str, TinyEyes] = {
         "gemma3.image_processing_pil_gemma3",
         {"size": {"height": 32, "width": 32}},
         text={"sliding_window": 12},
+    ),
+    "internvl qwen2": TinyEyes(
+        "internvl qwen2",
+        {
+            "vision_config": _INTERN,
+            "image_token_id": IMAGE_TOKEN_ID,
+            "image_seq_length": 4,
+        },
+        "GotOcr2ImageProcessorPil",
+        "got_ocr2.image_processing_pil_got_ocr2",
+        {"size": {"height": 16, "width": 16}, "max_patches": 4, "crop_to_patches": True},
+    ),
+    "llava_next": TinyEyes(
+        "llava_next",
+        {
+            "vision_config": _SIGLIP | {"model_type": "clip_vision_model", "image_size": 8},
+            "image_token_index": IMAGE_TOKEN_ID,
+            "image_grid_pinpoints": _RESOLUTIONS,
+        },
+        "LlavaNextImageProcessorPil",
+        "llava_next.image_processing_pil_llava_next",
+        {
+            "size": {"shortest_edge": 8},
+            "crop_size": {"height": 8, "width": 8},
+            "image_grid_pinpoints": _RESOLUTIONS,
+        },
+    ),
+    "llava_onevision": TinyEyes(
+        "llava_onevision",
+        {
+            "vision_config": _SIGLIP | {"image_size": 8},
+            "image_token_index": IMAGE_TOKEN_ID,
+            "image_grid_pinpoints": _RESOLUTIONS,
+            "vision_aspect_ratio": "anyres_max_1",
+        },
+        "LlavaOnevisionImageProcessorPil",
+        "llava_onevision.image_processing_pil_llava_onevision",
+        {"size": {"height": 8, "width": 8}, "image_grid_pinpoints": _RESOLUTIONS},
     ),
     "mistral3": MISTRALS["mistral3"],
     "qwen2_vl": TinyEyes(
@@ -154,7 +195,7 @@ class Reference:
 
         self._processor = ALL_EYES[name].make_processor()
         self._types = {"gemma3": "token_type_ids"}.get(name, "mm_token_type_ids")
-        self._has_types = "mistral3" not in name
+        self._has_types = name.startswith(("gemma3", "qwen"))
         auto_model: Any = AutoModelForImageTextToText
         self._model = auto_model.from_pretrained(path, dtype=torch.float32)
 
@@ -166,7 +207,8 @@ class Reference:
         types = (input_ids == IMAGE_TOKEN_ID).int()
         given = [Image.fromarray(image) for image in images]
         pixels = dict(self._processor(given, return_tensors="pt")) if images else {}
-        pixels.pop("num_crops", None)
+        for each in ("num_crops", "num_patches"):
+            pixels.pop(each, None)
         with torch.inference_mode():
             named = {self._types: types} if self._has_types else {}
             output = self._model(input_ids=input_ids, **named, **pixels)

@@ -17,11 +17,13 @@ from typing import TypeVar
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from frontend.images.fetcher import FetchFailed, ImageFetcher
+from frontend.images.fitting import BadImage, check_size, fit
 from frontend.images.source import ImageSource
 from frontend.limits.work_limits import ImageLimits
 from frontend.models.model_directory import ServedModel
 from shared.errors import UnsupportedParameter
-from shared.protocol.sight_card import BadImageSize, FixedSize, PixelSize, SightCard
+from shared.protocol.image_sizes import BadImageSize, PixelSize
+from shared.protocol.sight_card import SightCard
 
 SCHEME = "data:"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
@@ -70,10 +72,6 @@ def read_data_url(url: str, max_bytes: int) -> bytes:
     return data
 
 
-class BadImage(Exception):
-    """The bytes cannot be used; the message goes on behind "the image"."""
-
-
 def read_image(data: bytes, sight: SightCard, max_pixels: int, max_features: int) -> LoadedImage:
     """As the model's own image processor makes it.
 
@@ -91,39 +89,17 @@ def read_image(data: bytes, sight: SightCard, max_pixels: int, max_features: int
     except _DECODE_ERRORS as exc:
         raise BadImage(f"cannot be decoded: {exc}") from exc
     try:
-        size = sight.size.fit(PixelSize(upright.height, upright.width), max_features)
+        fitted = fit(upright, sight, max_features, max_pixels)
     except BadImageSize as exc:
         raise BadImage(str(exc)) from exc
-    return LoadedImage.of(fitted(upright, sight, size, max_pixels).tobytes(), size)
-
-
-def check_size(size: tuple[int, int], max_pixels: int) -> None:
-    """Width and height. Raises BadImage."""
-    width, height = size
-    if width * height > max_pixels:
-        raise BadImage(f"has {width} x {height} pixels, at most {max_pixels} in all")
-
-
-def fitted(image: Image.Image, sight: SightCard, size: PixelSize, max_pixels: int) -> Image.Image:
-    """Scaled to the size, or cut to it. Raises BadImage."""
-    resample = Image.Resampling(sight.resample)
-    if not isinstance(sight.size, FixedSize) or sight.size.shortest_edge is None:
-        check_size((size.width, size.height), max_pixels)
-        return image.resize((size.width, size.height), resample)
-    edge = sight.size.shortest_edge
-    short, long = sorted(image.size)
-    scaled = edge, int(edge * long / short)
-    check_size(scaled, max_pixels)  # a narrow one grows
-    image = image.resize(scaled if image.width <= image.height else scaled[::-1], resample)
-    left, top = (image.width - size.width) // 2, (image.height - size.height) // 2
-    return image.crop((left, top, left + size.width, top + size.height))
+    return LoadedImage.of(fitted.array.tobytes(), fitted.size)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedImage:
-    """What the model reads of an image: [height, width, 3] uint8."""
+    """What the model reads of an image."""
 
-    pixels: bytes
+    pixels: bytes  # [height, width, 3] uint8, of the size's `array_size`
     size: PixelSize
     digest: bytes
 

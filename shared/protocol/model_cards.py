@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from shared.protocol.image_sizes import FixedSize
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind
-from shared.protocol.sight_card import FixedSize, SightCard
+from shared.protocol.sight_card import SightCard
 
 
 class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -28,6 +28,7 @@ from shared.broker.piece_chain import Piece
 from shared.protocol.codec import encode, encode_token_frame
 from shared.protocol.dead import Crash, DeadRequest
 from shared.protocol.finish import Beam, Finish, FinishReason, RunFacts
+from shared.protocol.image_sizes import AreaSize, EdgeSize, FixedSize
 from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.protocol.log_records import Claim, End, Release, Restatement, TokenEntry, TokenFrame
 from shared.protocol.model_cards import (
@@ -81,8 +82,9 @@ from shared.protocol.sampling import (
     ThinkingBudget,
 )
 from shared.protocol.sealed_replies import seal
-from shared.protocol.sight_card import AreaSize, EdgeSize, FixedSize, SightCard
+from shared.protocol.sight_card import SightCard
 from shared.protocol.text import Done
+from shared.protocol.tiled_sizes import AnyresSize, TilesSize
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
 
@@ -296,6 +298,19 @@ MAPS |= {
         own_sight=SightCard(
             9, FixedSize(32, 32, 16), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), False, True,
             "mark", "text",
+        ),
+    ),
+    "model-tiles": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, TilesSize(448, 256, 1, 12), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6),
+        ),
+    ),
+    "model-anyres": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, AnyresSize(384, 27, ((384, 768), (768, 384)), 9), 3, 0.5, (0.1, 0.2, 0.3),
+            (0.4, 0.5, 0.6),
         ),
     ),
     "request-sized-image": GenerateRequest(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shared.protocol.image_sizes import PixelSize
 from shared.protocol.sight_card import SightCard
 from worker.engine.models.model import ImageRows
 from worker.engine.models.rope_config import NUM_AXES
@@ -131,9 +132,10 @@ class KeptFeatures:
 class VisionTower(Protocol):
     """The part of a model that sees."""
 
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]: what the decoder
-        takes in place of embeddings, and what it adds behind its first layers.
+    def image_features(self, pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
+        """[height, width, 3] uint8, of the size's `array_size` -> [1 + num_deep, num_features,
+        hidden_size]: what the decoder takes in place of embeddings, and what it adds behind its
+        first layers.
         """
         ...
 
@@ -191,12 +193,13 @@ class ImageEncoder:
     def _found(self, image: ReqImage) -> torch.Tensor:
         features = self._kept.get(image)
         if features is None:
-            pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.size, 3)
-            features = self._tower.image_features(self._place(pixels))
+            pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.array_size, 3)
+            features = self._tower.image_features(self._place(pixels), image.size)
             self._kept.put(image, features)
         return features
 
     def blank(self) -> torch.Tensor:
         """Of a black image: to see what one takes."""
-        pixels = np.zeros((*self._sight.size.least, 3), np.uint8)
-        return self._tower.image_features(self._place(pixels))
+        size = self._sight.size.least
+        pixels = np.zeros((*self._sight.size.array_size(size), 3), np.uint8)
+        return self._tower.image_features(self._place(pixels), size)

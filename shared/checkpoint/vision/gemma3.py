@@ -6,11 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from shared.checkpoint.json_file import read_json
 from shared.checkpoint.vision.image_processor import ImageProcessor
-from shared.checkpoint.vision.image_token import image_token_id
+from shared.checkpoint.vision.image_token import image_token_id, image_words
 from shared.errors import ConfigError
-from shared.protocol.sight_card import FixedSize, PixelSize, SightCard
+from shared.protocol.image_sizes import FixedSize, PixelSize
+from shared.protocol.sight_card import SightCard
 
 _DEFAULTS = {"resample": 2, "image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 _IMAGE_TOKEN_ID = 262144
@@ -28,7 +28,7 @@ def gemma3_sight(path: Path, config: dict[str, Any]) -> SightCard:
     processor = ImageProcessor.read(path, _DEFAULTS)
     if processor.get("do_pan_and_scan"):
         raise processor.unsupported("do_pan_and_scan")
-    start, image, end = _tokens(path)
+    start, image, end = image_words(path, _TOKENS)
     return SightCard(
         image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),
         size=FixedSize(*_size(processor, config), _num_features(path, config)),
@@ -62,13 +62,3 @@ def _num_features(path: Path, config: dict[str, Any]) -> int:
             f"{path}/config.json: 'mm_tokens_per_image' must be a square number, not {num_tokens!r}"
         )
     return int(num_tokens)
-
-
-def _tokens(path: Path) -> list[str]:
-    values = read_json(path / "tokenizer_config.json", dict, {})
-    extra = values.get("extra_special_tokens")
-    values = {**(extra if isinstance(extra, dict) else {}), **values}
-    return [
-        named if isinstance(named := values.get(name), str) else default
-        for name, default in _TOKENS.items()
-    ]

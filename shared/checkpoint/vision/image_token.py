@@ -1,10 +1,12 @@
-"""The token that stands for what a model sees."""
+"""The tokens that stand for what a model sees."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shared.checkpoint.json_file import read_json
 from shared.checkpoint.vision.vision_text import text_config
 from shared.errors import ConfigError
 
@@ -21,3 +23,14 @@ def image_token_id(path: Path, config: dict[str, Any], default: int | None = Non
             f"{path}/config.json: image_token_index={token_id} is beyond vocab_size={vocab_size}"
         )
     return token_id
+
+
+def image_words(path: Path, defaults: Mapping[str, str]) -> list[str]:
+    """What stands for images in rendered chats, by tokenizer_config.json's names."""
+    values = read_json(path / "tokenizer_config.json", dict, {})
+    extra = values.get("extra_special_tokens")
+    values = {**(extra if isinstance(extra, dict) else {}), **values}
+    return [
+        named if isinstance(named := values.get(name), str) else default
+        for name, default in defaults.items()
+    ]

@@ -8,7 +8,8 @@ from typing import Any
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.image_token import image_token_id
 from shared.errors import ConfigError
-from shared.protocol.sight_card import FixedSize, PixelSize, SightCard
+from shared.protocol.image_sizes import FixedSize, PixelSize
+from shared.protocol.sight_card import SightCard
 
 # Of the vision models, whether a token for the whole image stands before those of its patches.
 _TOWERS = {"clip_vision_model": True, "siglip_vision_model": False}
@@ -17,10 +18,10 @@ _TOWERS = {"clip_vision_model": True, "siglip_vision_model": False}
 def llava_sight(path: Path, config: dict[str, Any]) -> SightCard:
     """Raises ConfigError for one that is not supported."""
     processor = ImageProcessor.read(path)
-    size, shortest_edge = _size(processor)
+    size, shortest_edge = pixel_size(processor)
     return SightCard(
         image_token_id=image_token_id(path, config),
-        size=FixedSize(*size, _num_features(path, config, size), shortest_edge),
+        size=FixedSize(*size, num_tile_features(path, config, size), shortest_edge),
         resample=processor.resample,
         rescale_factor=processor.rescale_factor,
         mean=processor.three("image_mean"),
@@ -28,7 +29,7 @@ def llava_sight(path: Path, config: dict[str, Any]) -> SightCard:
     )
 
 
-def _size(processor: ImageProcessor) -> tuple[PixelSize, int | None]:
+def pixel_size(processor: ImageProcessor) -> tuple[PixelSize, int | None]:
     """And the shortest edge before they are cut out, if they are."""
     size, crop = processor.get("size"), processor.get("crop_size")
     if isinstance(size, int):
@@ -46,7 +47,8 @@ def _size(processor: ImageProcessor) -> tuple[PixelSize, int | None]:
     raise processor.unsupported("size", "crop_size")
 
 
-def _num_features(path: Path, config: dict[str, Any], size: PixelSize) -> int:
+def num_tile_features(path: Path, config: dict[str, Any], size: PixelSize) -> int:
+    """What the tower makes of one image of its size. Raises ConfigError."""
     vision = config.get("vision_config") or {}
     kind, image_size, patch = (
         vision.get(name) for name in ("model_type", "image_size", "patch_size")

@@ -9,7 +9,8 @@ from shared.checkpoint.json_file import read_json
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.image_token import image_token_id
 from shared.errors import ConfigError
-from shared.protocol.sight_card import EdgeSize, SightCard
+from shared.protocol.image_sizes import EdgeSize
+from shared.protocol.sight_card import SightCard
 
 _DEFAULTS = {
     "resample": 3,

@@ -8,7 +8,8 @@ from typing import Any
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.image_token import image_token_id
 from shared.errors import ConfigError
-from shared.protocol.sight_card import AreaSize, SightCard
+from shared.protocol.image_sizes import AreaSize
+from shared.protocol.sight_card import SightCard
 
 _DEFAULTS = {
     "resample": 3,

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from shared.checkpoint.vision.anyres import llava_next_sight, llava_onevision_sight
 from shared.checkpoint.vision.gemma3 import gemma3_sight
 from shared.checkpoint.vision.image_processor import ImageProcessor
+from shared.checkpoint.vision.internvl import internvl_sight
 from shared.checkpoint.vision.llava import llava_sight
 from shared.checkpoint.vision.mistral3 import mistral3_sight
 from shared.checkpoint.vision.qwen_vl import qwen_vl_sight
@@ -19,6 +21,9 @@ ReadSight: TypeAlias = Callable[[Path, dict[str, Any]], SightCard]
 WHOLE_FAMILIES: Mapping[str, ReadSight] = {"LlavaForConditionalGeneration": llava_sight}
 TOWER_FAMILIES: Mapping[str, ReadSight] = {
     "Gemma3ForConditionalGeneration": gemma3_sight,
+    "InternVLForConditionalGeneration": internvl_sight,
+    "LlavaNextForConditionalGeneration": llava_next_sight,
+    "LlavaOnevisionForConditionalGeneration": llava_onevision_sight,
     "Mistral3ForConditionalGeneration": mistral3_sight,
     "Qwen2VLForConditionalGeneration": qwen_vl_sight,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_sight,

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from frontend.images.loader import BadImage, LoadedImage, read_image
+from frontend.images.fitting import BadImage
+from frontend.images.loader import LoadedImage, read_image
 from frontend.jobs.job import Caller, Job
 from frontend.models.message_parts import joined, with_parts
 from frontend.models.model_directory import ModelDirectory
@@ -24,10 +25,11 @@ from frontend.surfaces.anthropic.conversation import chat_messages
 from frontend.surfaces.chat.chat_request import ChatRequests
 from shared.catalog.model_status import PoolHeartbeats
 from shared.errors import RequestError
+from shared.protocol.image_sizes import AreaSize, PixelSize
 from shared.protocol.model_cards import VisionCard
 from shared.protocol.prompt_object import prompt_data
 from shared.protocol.request import ImageSpan
-from shared.protocol.sight_card import AreaSize, PixelSize, SightCard
+from shared.protocol.sight_card import SightCard
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, FakeCatalog, make_directory

@@ -15,6 +15,7 @@ from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.finish import FinishReason
+from shared.protocol.image_sizes import PixelSize
 from shared.protocol.sampling import BeamParams
 from shared.protocol.token_ids import unpack_token_ids
 from tests.tiny_llava import (
@@ -104,11 +105,11 @@ def count_images(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     assert encoder is not None
     tower = encoder._tower
     assert isinstance(tower, TransformersModel)
-    compute: Callable[[torch.Tensor], torch.Tensor] = tower.image_features
+    compute: Callable[[torch.Tensor, PixelSize], torch.Tensor] = tower.image_features
 
-    def image_features(pixels: torch.Tensor) -> torch.Tensor:
+    def image_features(pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
         seen.append(pixels.numpy().tobytes())
-        return compute(pixels)
+        return compute(pixels, size)
 
     monkeypatch.setattr(tower, "image_features", image_features)
     return seen

@@ -15,6 +15,7 @@ import torch
 from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
+from shared.protocol.image_sizes import PixelSize
 from shared.protocol.sight_card import SightCard
 from worker.engine.formats.stored_checkpoint import (
     StoredCheckpoint,
@@ -108,7 +109,7 @@ class TransformersModel:
             embeddings[places] = rows[0]
         return {"inputs_embeds": embeddings[None]}
 
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+    def image_features(self, pixels: torch.Tensor, _: PixelSize) -> torch.Tensor:
         """[height, width, 3] uint8, on the model's device -> [1, num_features, hidden_size]."""
         assert self._image_norm is not None, "it takes no images"
         pixel_values = self._image_norm.apply(pixels)[None].to(self._head.dtype)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shared.protocol.sight_card import FixedSize, ImageGrid, PixelSize, SightCard
+from shared.protocol.image_sizes import FixedSize, ImageGrid, PixelSize
+from shared.protocol.sight_card import SightCard
 from worker.engine_link.engine_messages import AddRequest, RunImage
 
 _START_BYTES = 4
@@ -21,6 +22,7 @@ class ReqImage:
     start: int
     end: int
     size: PixelSize
+    array_size: PixelSize  # of its pixels
     grid: ImageGrid  # of what the tower makes of it
     feature_idx: npt.NDArray[np.int64]  # [end - start], of each token; -1: it is not of the tower
     digest: bytes
@@ -44,6 +46,7 @@ class ReqImage:
             image.start,
             end,
             size,
+            sight.size.array_size(size),
             grid,
             feature_idx,
             image.digest,
@@ -90,7 +93,8 @@ def _error(images: Sequence[RunImage], num_prompt_tokens: int, sight: SightCard)
         grid = sight.size.grid(size)
         if grid is None:
             return f"image {idx} has {size.width} x {size.height} pixels, as none of the model's"
-        num_tokens, num_bytes = len(sight.image_ids(grid)), 3 * size.height * size.width
+        array = sight.size.array_size(size)
+        num_tokens, num_bytes = len(sight.image_ids(grid)), 3 * array.height * array.width
         if image.num_tokens != num_tokens:
             return f"image {idx} has {image.num_tokens} tokens, of the model {num_tokens}"
         if len(image.pixels) != num_bytes:

@@ -10,8 +10,7 @@ import pytest
 
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.errors import ConfigError
-from shared.protocol.model_cards import VisionCard
-from shared.protocol.sight_card import (
+from shared.protocol.image_sizes import (
     AreaSize,
     BadImageSize,
     EdgeSize,
@@ -19,6 +18,8 @@ from shared.protocol.sight_card import (
     ImageGrid,
     PixelSize,
 )
+from shared.protocol.model_cards import VisionCard
+from shared.protocol.tiled_sizes import AnyresSize, TilesSize
 
 CLIP = {
     "crop_size": {"height": 336, "width": 336},
@@ -197,6 +198,103 @@ def test_mistral_small_3_1(tmp_path: Path) -> None:
     assert sight.size.fit(PixelSize(1540, 770), 100) == (392, 196)
     with pytest.raises(BadImageSize, match="9 x 1801 pixels: one side may be 200 times"):
         sight.size.fit(PixelSize(1801, 9), 4000)
+
+
+INTERNVL3 = {
+    "crop_to_patches": False,
+    "image_processor_type": "GotOcr2ImageProcessorFast",
+    "max_patches": 12,
+    "min_patches": 1,
+    "image_mean": [0.485, 0.456, 0.406],
+    "image_std": [0.229, 0.224, 0.225],
+    "resample": 3,
+    "size": {"height": 448, "width": 448},
+}
+INTERNVL3_CONFIG = {
+    "architectures": ["InternVLForConditionalGeneration"],
+    "downsample_ratio": 0.5,
+    "image_seq_length": 256,
+    "image_token_id": 151667,
+    "text_config": {"vocab_size": 151674},
+    "vision_config": {"image_size": [448, 448], "patch_size": [14, 14]},
+    "vision_feature_select_strategy": "default",
+}
+
+
+def test_internvl_3(tmp_path: Path) -> None:
+    """As the hub has it: its processor cuts into tiles whatever the file says."""
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(INTERNVL3))
+    sight = sight_card(tmp_path, INTERNVL3_CONFIG)
+    assert sight is not None
+    assert sight.size == TilesSize(448, 256, 1, 12)
+    assert (sight.mark_text, sight.image_text) == ("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>")
+    assert sight.size.fit(PixelSize(1080, 1920), 4096) == (9 * 448, 448)  # 2 x 4, and the whole
+    assert sight.size.fit(PixelSize(1080, 1920), 2048) == (3 * 448, 448)
+    assert VisionCard.maybe_of(sight) is None
+    for change, sentence in (
+        ({"image_seq_length": 64}, "32 x 32 patches does not become image_seq_length=64"),
+        ({"vision_feature_select_strategy": "full"}, "strategy='full' is not supported"),
+        ({"vision_config": {"image_size": 336}}, "reads tiles of 336"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            sight_card(tmp_path, INTERNVL3_CONFIG | change)
+    file.write_text(json.dumps(INTERNVL3 | {"min_patches": 13}))
+    with pytest.raises(ConfigError, match="min_patches=13 with max_patches=12 is not supported"):
+        sight_card(tmp_path, INTERNVL3_CONFIG)
+
+
+PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+LLAVA_1_6_CONFIG = config_of(
+    "clip_vision_model",
+    336,
+    32000,
+    32064,
+    architectures=["LlavaNextForConditionalGeneration"],
+    image_grid_pinpoints=PINPOINTS,
+    vision_feature_select_strategy="default",
+)
+
+
+def test_llava_1_6(tmp_path: Path) -> None:
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(CLIP | {"do_pad": True, "image_grid_pinpoints": PINPOINTS}))
+    sight = sight_card(tmp_path, LLAVA_1_6_CONFIG)
+    assert sight is not None
+    assert sight.size == AnyresSize(336, 24, tuple((each[0], each[1]) for each in PINPOINTS))
+    assert sight.size.grid(PixelSize(1000, 1000)) == (1, 576 + 48 * 49)
+    for change, sentence in (
+        ({"image_grid_pinpoints": PINPOINTS[:2]}, "image processor differ in image_grid_pinpoints"),
+        (
+            {"vision_feature_select_strategy": "full"},
+            "577 features of a tile, which are no",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            sight_card(tmp_path, LLAVA_1_6_CONFIG | change)
+    odd = [[336, 500]]
+    file.write_text(json.dumps(CLIP | {"image_grid_pinpoints": odd}))
+    with pytest.raises(ConfigError, match=r"\[336, 500\] does not fill tiles of 336"):
+        sight_card(tmp_path, LLAVA_1_6_CONFIG | {"image_grid_pinpoints": odd})
+
+
+def test_llava_onevision(tmp_path: Path) -> None:
+    """What its files leave to the classes is known."""
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(SIGLIP))
+    config = config_of(
+        "siglip_vision_model",
+        384,
+        151646,
+        152000,
+        architectures=["LlavaOnevisionForConditionalGeneration"],
+    )
+    sight = sight_card(tmp_path, config)
+    assert sight is not None
+    size = sight.size
+    assert isinstance(size, AnyresSize)
+    assert (size.tile, size.num_cells, len(size.resolutions), size.max_tiles) == (384, 27, 36, 9)
+    with pytest.raises(ConfigError, match="vision_aspect_ratio='pad' is not supported"):
+        sight_card(tmp_path, config | {"vision_aspect_ratio": "pad"})
 
 
 def test_other_models_take_no_images(tmp_path: Path) -> None:

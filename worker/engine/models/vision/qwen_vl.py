@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 
+from shared.protocol.image_sizes import PixelSize
 
-def qwen_vl_features(model: Any, image: torch.Tensor) -> torch.Tensor:
+
+def qwen_vl_features(model: Any, image: torch.Tensor, _: PixelSize) -> torch.Tensor:
     """[3, height, width] -> [1, num_features, hidden_size]."""
     patches, grid = qwen_vl_patches(model.config.vision_config, image)
     (features,) = model.get_image_features(patches, image_grid_thw=grid).pooler_output
     return torch.Tensor(features[None])
 
 
-def qwen3_vl_features(model: Any, image: torch.Tensor) -> torch.Tensor:
+def qwen3_vl_features(model: Any, image: torch.Tensor, _: PixelSize) -> torch.Tensor:
     """[3, height, width] -> [1 + num_deep, num_features, hidden_size]: the first layers of the text
     add what some layers of the tower saw.
     """

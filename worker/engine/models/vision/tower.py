@@ -12,7 +12,8 @@ import torch
 from shared.checkpoint.vision.vision_text import is_of_tower
 from shared.checkpoint.weights.plain_tensors import check_plain
 from shared.errors import ConfigError
-from shared.protocol.sight_card import PixelSize, SightCard
+from shared.protocol.image_sizes import PixelSize
+from shared.protocol.sight_card import SightCard
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.formats.stored_checkpoint import check_unread
 from worker.engine.models.dummy_weights import fill_parameters
@@ -21,14 +22,19 @@ from worker.engine.models.vision.gemma3 import gemma3_features
 from worker.engine.models.vision.image_norm import ImageNorm
 from worker.engine.models.vision.mistral3 import mistral3_features
 from worker.engine.models.vision.qwen_vl import qwen3_vl_features, qwen_vl_features
+from worker.engine.models.vision.tiled import anyres_features, internvl_features
 from worker.engine.models.vision.tower_config import TowerConfig
 from worker.engine_link.engine_config import LoadFormat
 
-Features: TypeAlias = Callable[[Any, torch.Tensor], torch.Tensor]
+Features: TypeAlias = Callable[[Any, torch.Tensor, PixelSize], torch.Tensor]
 
-# Of a model whose text has no layers, and an image [3, height, width]: `VisionTower` has the shape.
+# Of a model whose text has no layers, the pixels [3, height, width] of an image, and its size:
+# `VisionTower` has the shape.
 TOWERS: Mapping[str, Features] = {
     "Gemma3ForConditionalGeneration": gemma3_features,
+    "InternVLForConditionalGeneration": internvl_features,
+    "LlavaNextForConditionalGeneration": anyres_features,
+    "LlavaOnevisionForConditionalGeneration": anyres_features,
     "Mistral3ForConditionalGeneration": mistral3_features,
     "Qwen2VLForConditionalGeneration": qwen_vl_features,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl_features,
@@ -49,10 +55,10 @@ class Tower:
         self._features = TOWERS[architecture]
         self._norm = ImageNorm.of(sight, torch.device("cpu"))
 
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+    def image_features(self, pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
         """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]."""
         image = self._norm.apply(pixels).to(self._model.dtype)
-        return self._features(self._model, image)
+        return self._features(self._model, image, size)
 
 
 def read_tower_config(model_path: Path, architecture: str) -> TowerConfig:
@@ -158,7 +164,8 @@ def _check(tower: Tower, sight: SightCard) -> None:
     grid = sight.size.grid(size)
     assert grid is not None, "it is a size of its own"
     with torch.inference_mode():
-        features = tower.image_features(torch.zeros(*size, 3, dtype=torch.uint8))
+        array = sight.size.array_size(size)
+        features = tower.image_features(torch.zeros(*array, 3, dtype=torch.uint8), size)
     if features.shape[1] != grid.num_features:
         raise ConfigError(
             f"its vision tower makes {features.shape[1]} tokens of an image, and its files say "

@@ -1,0 +1,104 @@
+"""Images in the sizes that models read, as their own image processors make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from PIL import Image
+
+from shared.protocol.image_sizes import FixedSize, PixelSize
+from shared.protocol.sight_card import SightCard
+from shared.protocol.tiled_sizes import AnyresSize, TilesSize
+
+
+class BadImage(Exception):
+    """The bytes cannot be used; the message goes on behind "the image"."""
+
+
+class Fitted(NamedTuple):
+    """An image as a model reads it."""
+
+    size: PixelSize
+    array: Image.Image  # its pixels, of the size's `array_size`
+
+
+def check_size(size: tuple[int, int], max_pixels: int) -> None:
+    """Width and height. Raises BadImage."""
+    width, height = size
+    if width * height > max_pixels:
+        raise BadImage(f"has {width} x {height} pixels, at most {max_pixels} in all")
+
+
+def fit(image: Image.Image, sight: SightCard, max_features: int, max_pixels: int) -> Fitted:
+    """Slow: for a thread. Raises BadImage or BadImageSize."""
+    kind, given = sight.size, PixelSize(image.height, image.width)
+    resample = Image.Resampling(sight.resample)
+    size = kind.fit(given, max_features)
+    array_size = kind.array_size(size)
+    check_size((array_size.width, array_size.height), max_pixels)
+    match kind:
+        case FixedSize(shortest_edge=int(edge)):
+            return Fitted(size, _cut_out(image, size, edge, resample, max_pixels))
+        case TilesSize():
+            return Fitted(size, _tiles(image, kind, given, max_features, resample))
+        case AnyresSize():
+            return Fitted(size, _anyres_tiles(_resized(image, size, resample), kind, resample))
+    return Fitted(size, _resized(image, size, resample))
+
+
+def _resized(image: Image.Image, size: PixelSize, resample: Image.Resampling) -> Image.Image:
+    return image.resize((size.width, size.height), resample)
+
+
+def _cut_out(
+    image: Image.Image, size: PixelSize, edge: int, resample: Image.Resampling, max_pixels: int
+) -> Image.Image:
+    """The middle of it, scaled so that its shortest edge is as long as told. Raises BadImage."""
+    short, long = sorted(image.size)
+    scaled = edge, int(edge * long / short)
+    check_size(scaled, max_pixels)  # a narrow one grows
+    image = image.resize(scaled if image.width <= image.height else scaled[::-1], resample)
+    left, top = (image.width - size.width) // 2, (image.height - size.height) // 2
+    return image.crop((left, top, left + size.width, top + size.height))
+
+
+def _tiles(
+    image: Image.Image,
+    kind: TilesSize,
+    given: PixelSize,
+    max_features: int,
+    resample: Image.Resampling,
+) -> Image.Image:
+    """Row by row, and then the whole image, where there are several."""
+    tiling = kind.tiling(given, max_features)
+    canvas = PixelSize(tiling.rows * kind.tile, tiling.cols * kind.tile)
+    tiles = [*_cut(_resized(image, canvas, resample), kind.tile)]
+    if tiling.num_tiles > 1:
+        tiles.append(_resized(image, kind.least, resample))
+    return _below_each_other(tiles, kind.tile)
+
+
+def _anyres_tiles(image: Image.Image, kind: AnyresSize, resample: Image.Resampling) -> Image.Image:
+    """The whole image, and then its tiles, row by row."""
+    size = PixelSize(image.height, image.width)
+    resolution, scaled = kind.resolution(size), kind.scaled(size)
+    canvas = Image.new("RGB", (resolution.width, resolution.height))
+    place = (resolution.width - scaled.width) // 2, (resolution.height - scaled.height) // 2
+    canvas.paste(_resized(image, scaled, resample), place)
+    whole = _resized(image, kind.least, resample)
+    return _below_each_other([whole, *_cut(canvas, kind.tile)], kind.tile)
+
+
+def _cut(canvas: Image.Image, tile: int) -> Iterable[Image.Image]:
+    """Row by row."""
+    for top in range(0, canvas.height, tile):
+        for left in range(0, canvas.width, tile):
+            yield canvas.crop((left, top, left + tile, top + tile))
+
+
+def _below_each_other(tiles: list[Image.Image], tile: int) -> Image.Image:
+    array = Image.new("RGB", (tile, len(tiles) * tile))
+    for idx, each in enumerate(tiles):
+        array.paste(each, (0, idx * tile))
+    return array
