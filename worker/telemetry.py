@@ -148,6 +148,10 @@ class WorkerMetrics:
             "affinity_tokens", "Prompt tokens known here, and not to the workers that offered them."
         )
         self.engine_restarts = counter("engine_restarts", "Engine processes that died.")
+        self.packed_failures = counter(
+            "packed_weights_failures",
+            "Packed weights on disk that were damaged, or could not be kept.",
+        )
         self.memory_shortages = counter(
             "gpu_memory_shortages", "Steps that did not fit into the GPU's memory at once."
         )

@@ -201,6 +201,8 @@ class Worker:
             self._announcer.announce_soon()
 
     def on_ready(self) -> None:
+        if self._engine.ready is not None:
+            self._metrics.packed_failures.inc(self._engine.ready.num_packed_failures)
         self._adapters.on_ready()
         self._runner.on_ready()
         self._announcer.announce_soon()

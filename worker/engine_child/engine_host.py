@@ -248,6 +248,7 @@ class EngineHost:
                     device=event.gpu.name if event.gpu else "cpu",
                     dtype=event.dtype,
                     kernel_set=event.kernel_set,
+                    remark=event.remark,
                 )
                 self._report_paused()
                 if self._replacement is not None and self._replacement.is_started:

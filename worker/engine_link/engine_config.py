@@ -13,6 +13,7 @@ from shared.telemetry.log import LogConfig
 
 SpeculateName = Literal["off", "ngram", "suffix"]
 LoadFormat = Literal["safetensors", "dummy"]
+PackedName = Literal["auto", "always", "off"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 AttentionName = Literal["auto", "triton", "flashinfer", "torch"]
@@ -42,6 +43,13 @@ class EngineConfig(LogConfig):
     quantization: MadeFormat | None = None
     """Make the projections of a 16-bit checkpoint int8 or fp8 by channel, or int4 in groups of 128,
     when it is loaded; a quantised one tells its format itself."""
+    packed_weights: PackedName = "auto"
+    """Keep weights on disk as our C++ multiplies them, for the next start: workers of a machine map
+    the same memory. auto: those of quantised models; always: those in 16 bits, too; off: none."""
+    packed_folder: str = ""
+    """Where; by default jetflock in the user's cache."""
+    packed_max_bytes: int = 64 << 30
+    """Of all packed weights there; those that were not used for longest are removed."""
     load_format: LoadFormat = "safetensors"
     """dummy: random weights from config.json alone, for benchmarks; needs no tokenizer either."""
     device: DeviceName = "auto"
@@ -149,6 +157,7 @@ class EngineConfig(LogConfig):
             "kv_memory_bytes",
             "max_context_len",
             "num_threads",
+            "packed_max_bytes",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -167,6 +167,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     has_prefixes: bool = True  # whether what one request computed serves others
     dtype: str = ""  # of activations, like "bfloat16"
     takes_no_images: bool = False  # though the model does
+    num_packed_failures: int = 0  # of packed weights on disk that could not be taken or kept
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

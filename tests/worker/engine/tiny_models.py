@@ -141,6 +141,7 @@ class Rig:
     def __init__(self, path: Path, **config: Any) -> None:
         defaults = {
             "num_threads": 1,
+            "packed_weights": "off",  # of the user who runs tests
             "num_kv_tokens": 4096,
             "max_running": 16,
             "max_step_s": 60.0,

@@ -22,10 +22,10 @@ from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.loading import determinism, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
-from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.loading.packed_loading import NativeLoader
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.model_loading import load_model, open_weights
+from worker.engine.models.model_loading import load_model
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.models.vision.tower import load_tower
@@ -39,7 +39,6 @@ from worker.engine.native.native_choice import (
 from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
-from worker.engine.native.native_weights import NativeWeights
 from worker.engine_link.engine_config import EngineConfig
 
 MAX_KEPT_BYTES = 256 << 20  # of what a tower made of images
@@ -53,6 +52,8 @@ class _OnCpu(NamedTuple):
     coded_share: float = 0.0
     num_weight_bytes: int = 0
     kernel_set: str = ""
+    remark: str = ""
+    num_packed_failures: int = 0
 
 
 class _Libraries(NamedTuple):
@@ -95,18 +96,16 @@ class CpuLoader:
             ),
             forward.lora_projections,
             has_prefixes=not state_layers,
-            remark=self._remark(setup.config),
+            remark="; ".join(filter(None, (self._remark(setup.config), loaded.remark))),
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set=loaded.kernel_set,
+            num_packed_failures=loaded.num_packed_failures,
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
-        model = setup.config
-        assert isinstance(model, DecoderConfig), "the library was chosen for it"
-        load_format, on_progress = self._site.config.load_format, self._site.progress.on_weights
-        with open_weights(model, self._model_path, load_format, setup.dtype, on_progress) as reader:
-            weights = NativeWeights(library, model, reader)
+        loaded = NativeLoader(self._site, setup, library).load()
+        weights = loaded.weights
         pool = self._make_pool(setup)
         num_threads = torch.get_num_threads()
         forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
@@ -114,9 +113,11 @@ class CpuLoader:
             pool,
             forward,
             self._load_eyes(setup),
-            coded_share=weights.coded_share,
-            num_weight_bytes=weights.num_bytes,
+            coded_share=weights.placed.coded_share,
+            num_weight_bytes=weights.placed.num_bytes,
             kernel_set=library.kernel_set.name,
+            remark=loaded.remark,
+            num_packed_failures=loaded.num_failures,
         )
 
     def _load_torch(self, setup: ModelSetup, library: NativeLibrary | None) -> _OnCpu:

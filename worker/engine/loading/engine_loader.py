@@ -196,6 +196,7 @@ class EngineLoader:
             dtype=str(setup.dtype).removeprefix("torch."),
             has_prefixes=loaded.has_prefixes,
             takes_no_images=bool(loaded.no_images),
+            num_packed_failures=loaded.num_packed_failures,
         )
 
     def _num_pinnable_tokens(self, loaded: LoadedModel) -> int:

@@ -53,6 +53,7 @@ class LoadedModel:
     no_images: str = ""  # why it takes none, where another loader's would
     gpu: GpuCard | None = None
     kernel_set: str = ""  # of our C++
+    num_packed_failures: int = 0  # of the packed form on disk: not had, or not as it was written
 
 
 class ModelLoader(Protocol):

@@ -81,11 +81,11 @@ class NativeForward:
             kv_format=KV_FORMATS[pool.group.dtype],
             norm_eps=config.norm.eps,
             embedding_scale=config.embedding_scale,
-            embeddings=weights.embeddings,
-            final_norm=weights.final_norm,
-            lm_head=weights.lm_head,
+            embeddings=weights.placed.embeddings,
+            final_norm=weights.placed.final_norm,
+            lm_head=weights.placed.lm_head,
         )
-        layers = (LayerStruct * config.num_layers)(*weights.layers)
+        layers = (LayerStruct * config.num_layers)(*weights.placed.layers)
         for layer_id, layer in enumerate(layers):
             keys, values = pool.keys_and_values(layer_id)
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()

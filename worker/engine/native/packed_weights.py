@@ -1,34 +1,30 @@
-"""Weights in the library's own layouts, and the memory that they are in."""
+"""Weights in the library's own layouts."""
 
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Sequence
 
 import torch
 
-from shared.errors import ConfigError
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.coded_layout import CODES4, CODES8, CodedLayout, coded_layout
 from worker.engine.native.native_library import LinearStruct, NativeLibrary
+from worker.engine.native.weight_memory import HeapMemory, WeightMemory, place_tensor
 
 BLOCK_COLS = 32  # kBlockCols of linear_weights.h
 _BF16_BITS, _BITS = 16, {CODES8: 8, CODES4: 4}
-_CHUNK_BYTES = 32 << 20  # allocated at once, for weights that are smaller
-_LINE_BYTES = 64  # where a weight may begin
 
 
 class PackedWeights:
-    """Packs weights, and owns all memory that their structs point to."""
+    """Packs weights into a `WeightMemory`: the pointers of their structs are its places."""
 
-    def __init__(self, library: NativeLibrary) -> None:
+    def __init__(self, library: NativeLibrary, memory: WeightMemory | None = None) -> None:
+        """By default into memory of its own."""
         self._library = library
-        self._tensors: list[torch.Tensor] = []  # kept alive
+        self._memory = HeapMemory(library) if memory is None else memory
         self._num_values, self._num_coded = 0, 0
-        self._num_packed_bytes = 0
-        self._free_start, self._num_free_bytes = 0, 0  # of the last chunk
 
     @property
     def num_coded(self) -> int:
@@ -42,8 +38,8 @@ class PackedWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Of all memory that it owns."""
-        return self._num_packed_bytes + sum(tensor.nbytes for tensor in self._tensors)
+        """Of all memory that they take."""
+        return self._memory.num_bytes
 
     def linear(self, projection: Projection, *, interleaved: bool = False) -> LinearStruct:
         """In its codes where there is a layout for them, else in bfloat16.
@@ -63,16 +59,18 @@ class PackedWeights:
                 self._num_coded += weight.codes.numel()
                 return self._coded(layout, bias_ptr, interleaved=interleaved)
             weight = weight.dense(torch.bfloat16)
-        weight = weight.contiguous()
-        out_features, in_features = weight.shape
-        packed = self._allocate(weight.shape, _BF16_BITS, interleaved=interleaved)
-        self._library.pack_linear(
-            weight.data_ptr(),
-            out_features,
-            in_features,
-            int(interleaved),
-            torch.get_num_threads(),
-            packed,
+        rows = weight.contiguous()
+        out_features, in_features = rows.shape
+        packed = self._memory.place(
+            _num_bytes(rows.shape, _BF16_BITS, interleaved=interleaved),
+            lambda address: self._library.pack_linear(
+                rows.data_ptr(),
+                out_features,
+                in_features,
+                int(interleaved),
+                torch.get_num_threads(),
+                address,
+            ),
         )
         return LinearStruct(packed, bias_ptr, in_features, out_features)
 
@@ -81,15 +79,17 @@ class PackedWeights:
     ) -> LinearStruct:
         codes = layout.codes.contiguous()
         out_features, in_features = codes.shape
-        packed = self._allocate(codes.shape, _BITS[layout.layout], interleaved=interleaved)
-        self._library.pack_codes(
-            layout.layout,
-            codes.data_ptr(),
-            out_features,
-            in_features,
-            int(interleaved),
-            torch.get_num_threads(),
-            packed,
+        packed = self._memory.place(
+            _num_bytes(codes.shape, _BITS[layout.layout], interleaved=interleaved),
+            lambda address: self._library.pack_codes(
+                layout.layout,
+                codes.data_ptr(),
+                out_features,
+                in_features,
+                int(interleaved),
+                torch.get_num_threads(),
+                address,
+            ),
         )
         zeros = layout.zeros
         if zeros is not None:
@@ -102,8 +102,8 @@ class PackedWeights:
             out_features,
             layout.layout,
             layout.group_size,
-            zeros=None if zeros is None else self._kept(zeros),
-            code_book=self._kept(layout.code_book),
+            zeros=None if zeros is None else self._placed(zeros),
+            code_book=self._placed(layout.code_book),
         )
         self._add_scales(linear, layout, interleaved=interleaved)
         return linear
@@ -113,7 +113,7 @@ class PackedWeights:
             """[out_features, n] as [num_blocks, n, BLOCK_COLS]."""
             if values is None:
                 return None
-            return self._kept(_in_blocks(values, interleaved=interleaved).transpose(1, 2))
+            return self._placed(_in_blocks(values, interleaved=interleaved).transpose(1, 2))
 
         steps = layout.steps
         if steps is None:
@@ -125,36 +125,20 @@ class PackedWeights:
             linear.minimum_steps = place(steps.minimum_steps.to(torch.int8))
         linear.groups_per_scale = steps.scale_steps.shape[1] // steps.scales.shape[1]
 
-    def _allocate(self, shape: Sequence[int], num_bits: int, *, interleaved: bool) -> int:
-        """Room for a weight, freed with us. Raises ConfigError where memory is out."""
-        out_features, in_features = shape
-        block_rows = BLOCK_COLS // 2 if interleaved else BLOCK_COLS
-        num_blocks = -(-out_features // (2 if interleaved else 1) // block_rows)
-        num_bytes = num_blocks * BLOCK_COLS * in_features * num_bits // 8
-        num_bytes = -(-num_bytes // _LINE_BYTES) * _LINE_BYTES
-        if num_bytes > self._num_free_bytes:
-            self._add_chunk(max(num_bytes, _CHUNK_BYTES))
-        start = self._free_start
-        self._free_start += num_bytes
-        self._num_free_bytes -= num_bytes
-        self._num_packed_bytes += num_bytes
-        return start
-
-    def _add_chunk(self, num_bytes: int) -> None:
-        chunk: int | None = self._library.allocate(num_bytes)
-        if chunk is None:
-            raise ConfigError(f"no memory for a weight of {num_bytes >> 20} MiB")
-        weakref.finalize(self, self._library.free, chunk)
-        self._free_start, self._num_free_bytes = chunk, num_bytes
-
     def floats(self, tensor: torch.Tensor) -> int:
         """Where its values lie in float32."""
-        return self._kept(tensor.float())
+        return self._placed(tensor.float())
 
-    def _kept(self, tensor: torch.Tensor) -> int:
-        tensor = tensor.contiguous()
-        self._tensors.append(tensor)
-        return tensor.data_ptr()
+    def _placed(self, tensor: torch.Tensor) -> int:
+        return place_tensor(self._memory, tensor)
+
+
+def _num_bytes(shape: Sequence[int], num_bits: int, *, interleaved: bool) -> int:
+    """Of a weight in whole blocks."""
+    out_features, in_features = shape
+    block_rows = BLOCK_COLS // 2 if interleaved else BLOCK_COLS
+    num_blocks = -(-out_features // (2 if interleaved else 1) // block_rows)
+    return num_blocks * BLOCK_COLS * in_features * num_bits // 8
 
 
 def _in_blocks(values: torch.Tensor, *, interleaved: bool) -> torch.Tensor:

@@ -30,7 +30,7 @@ from worker.engine.native import native_library
 from worker.engine.native.kernel_set import AVX512_BF16
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
-from worker.engine.native.native_weights import NativeWeights
+from worker.engine.native.native_weights import PlacedWeights
 
 needs_bfloat16 = pytest.mark.skipif(
     not torch.cpu.get_capabilities().get("avx512_bf16"), reason="needs AVX512-BF16"
@@ -47,10 +47,10 @@ def native_rig(path: Path, **config: Any) -> Rig:
     return rig
 
 
-def weights_of(rig: Rig) -> NativeWeights:
+def weights_of(rig: Rig) -> PlacedWeights:
     forward = rig.runner._forward._forward
     assert isinstance(forward, NativeForward)
-    return forward._kept[0]
+    return forward._kept[0].placed
 
 
 def save_rounded(path: Path, model_type: str, **overrides: Any) -> Path:

@@ -1,0 +1,117 @@
+"""Loads a decoder for our C++: from its packed form on disk where it is kept there."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from shared.errors import ConfigError
+from shared.protocol.role_cards import LOAD_WEIGHTS
+from worker.engine.device.cache_folder import cache_folder
+from worker.engine.loading.memory_check import weight_bytes
+from worker.engine.loading.model_loader import LoadSite
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.loader import CodeReader
+from worker.engine.models.model_loading import open_weights
+from worker.engine.models.model_setup import ModelSetup
+from worker.engine.native.native_library import NativeLibrary
+from worker.engine.native.native_weights import NativeWeights, PlacedWeights
+from worker.engine.native.weight_memory import FileMemory
+from worker.engine.packed.errors import PackedError
+from worker.engine.packed.packed_file import PackedWriter
+from worker.engine.packed.packed_folder import PackedFolder
+from worker.engine.packed.packed_key import Sources, packed_key
+
+MIN_KEPT_BYTES = 32 << 20  # smaller weights are packed before anybody has waited
+
+
+class PackedLoad(NamedTuple):
+    """Weights, and what is told of how they came."""
+
+    weights: NativeWeights
+    remark: str = ""
+    num_failures: int = 0  # of the packed form
+
+
+class NativeLoader:
+    """Reads a checkpoint's weights once, or as often as its packed form cannot be had."""
+
+    def __init__(self, site: LoadSite, setup: ModelSetup, library: NativeLibrary) -> None:
+        assert isinstance(setup.config, DecoderConfig), "the library was chosen for it"
+        self._config = site.config
+        self._path = Path(site.config.model_path)
+        self._progress = site.progress
+        self._model = setup.config
+        self._setup = setup
+        self._library = library
+
+    def load(self) -> PackedLoad:
+        """Raises ConfigError."""
+        folder = self._folder()
+        if folder is None:
+            return PackedLoad(self._read())
+        self._progress.enter("digest weights")
+        sources = Sources(self._path)
+        key = packed_key(
+            sources.digest(torch.get_num_threads(), lambda _: None),
+            self._library.kernel_set.name,
+            str(self._model.made_format),
+        )
+        self._progress.enter(LOAD_WEIGHTS)
+        mapped = folder.get(key, self._num_bytes, lambda writer: self._build(writer, sources))
+        num_failures = len(folder.failures)
+        if mapped is None:
+            remark = f"weights have no packed form on disk: {folder.failures[-1]}"
+            return PackedLoad(self._read(), remark, num_failures)
+        placed = PlacedWeights.from_bytes(mapped.contents, mapped.address)
+        self._progress.on_weights(1.0)
+        return PackedLoad(
+            NativeWeights(self._library, self._model, placed, mapped),
+            f"weights are mapped from their packed form, {mapped.num_bytes / (1 << 30):.2f} GiB "
+            "of disk",
+            num_failures,
+        )
+
+    def _folder(self) -> PackedFolder | None:
+        """None where no packed form is wanted."""
+        config = self._config
+        if config.packed_weights == "off" or config.load_format == "dummy":
+            return None
+        is_quantized = bool(self._model.quantization) or self._model.made_format is not None
+        is_worth_it = is_quantized and self._num_bytes >= MIN_KEPT_BYTES
+        if config.packed_weights == "auto" and not is_worth_it:
+            return None
+        base = Path(config.packed_folder).expanduser() if config.packed_folder else cache_folder()
+        if base is None and config.packed_weights == "auto":
+            return None
+        if base is None:
+            raise ConfigError(
+                "packed_weights=always is not possible: there is no home directory; set "
+                "packed_folder or XDG_CACHE_HOME"
+            )
+        return PackedFolder(base / "packed", config.packed_max_bytes, torch.get_num_threads())
+
+    @property
+    def _num_bytes(self) -> int:
+        """About, of all weights as they are packed."""
+        return weight_bytes(self._model, self._setup.dtype, in_codes=True)
+
+    def _read(self) -> NativeWeights:
+        self._progress.enter(LOAD_WEIGHTS)
+        with self._open() as reader:
+            return NativeWeights.read(self._library, self._model, reader)
+
+    def _build(self, writer: PackedWriter, sources: Sources) -> bytes:
+        """Raises ConfigError, OSError, NoRoom; PackedError where somebody writes to the sources."""
+        with self._open() as reader:
+            placed = PlacedWeights.read(self._library, self._model, reader, FileMemory(writer))
+        if not sources.are_unchanged:
+            raise PackedError(f"a file in {self._path} was written to while it was read")
+        return placed.to_bytes()
+
+    def _open(self) -> AbstractContextManager[CodeReader]:
+        load_format, on_weights = self._config.load_format, self._progress.on_weights
+        return open_weights(self._model, self._path, load_format, self._setup.dtype, on_weights)

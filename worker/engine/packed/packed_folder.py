@@ -1,0 +1,138 @@
+"""The packed files of this user: built once, bound in size, the one not used for longest goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from shared.telemetry.log import get_logger
+from worker.engine.device.cache_lock import cache_lock
+from worker.engine.packed.errors import DamagedFile, NoRoom, PackedError
+from worker.engine.packed.packed_file import MappedFile, PackedWriter
+
+SUFFIX = ".packed"
+LOCK_TIMEOUT_S = 1800.0  # another worker packs the same model
+FREE_BYTES = 1 << 30  # left on the disk
+
+Build = Callable[[PackedWriter], bytes]
+"""Appends weights, and returns what lies where."""
+
+log = get_logger(__name__)
+
+
+class PackedFolder:
+    """Each failure is kept in `failures` and logged, once; then the weights come from elsewhere."""
+
+    def __init__(self, path: Path, max_bytes: int, num_threads: int) -> None:
+        self.path = path
+        self.failures: list[str] = []
+        self._max_bytes = max_bytes
+        self._num_threads = num_threads
+
+    def get(self, key: bytes, num_bytes: int, build: Build) -> MappedFile | None:
+        """What is kept under `key`, or else what is built now: about `num_bytes`.
+
+        Workers that start together build it once. None where it cannot be had.
+        """
+        try:
+            self._prepare()
+            mapped = self._map(key)
+            if mapped is not None:
+                return mapped
+            with cache_lock(self._file(key, ".lock"), LOCK_TIMEOUT_S) as is_ours:
+                if not is_ours:
+                    raise PackedError(f"no lock can be had in {self.path}")
+                return self._map(key) or self._build(key, num_bytes, build)
+        except (PackedError, OSError) as exc:
+            self._note(str(exc))
+            return None
+
+    def _prepare(self) -> None:
+        """Raises PackedError for a folder that others may write to or read; OSError."""
+        with contextlib.suppress(FileExistsError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700)
+        status = self.path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise PackedError(f"{self.path} is no folder")
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            raise PackedError(f"{self.path} is not this user's alone (mode 700)")
+
+    def _map(self, key: bytes) -> MappedFile | None:
+        path = self._file(key, SUFFIX)
+        try:
+            mapped = MappedFile.open(path, key, self._num_threads)
+        except FileNotFoundError:
+            return None
+        except (DamagedFile, OSError) as exc:
+            self._note(f"{path.name} is not taken: {exc}")
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # it is used: others go first
+        return mapped
+
+    def _build(self, key: bytes, num_bytes: int, build: Build) -> MappedFile | None:
+        """With the lock of `key`. Raises NoRoom; OSError."""
+        self._make_room(key, num_bytes)
+        self._check_disk(num_bytes)
+        path, made = self._file(key, SUFFIX), self._file(key, ".new")
+        try:
+            with _open_private(made) as file:
+                writer = PackedWriter(file, key, self._max_bytes)
+                num_written = writer.finish(build(writer))
+            self._make_room(key, num_written)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+        log.info("weights_packed", path=str(path), num_bytes=num_written)
+        return self._map(key)
+
+    def _make_room(self, key: bytes, num_bytes: int) -> None:
+        """Raises NoRoom where it does not fit even alone."""
+        if num_bytes > self._max_bytes:
+            raise NoRoom(f"{num_bytes} bytes are more than packed_max_bytes={self._max_bytes}")
+        self._remove_left_behind(key)
+        kept = {}
+        for path in self.path.glob(f"*{SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):
+                kept[path] = path.stat()
+        kept.pop(self._file(key, SUFFIX), None)
+        total = num_bytes + sum(status.st_size for status in kept.values())
+        for path in sorted(kept, key=lambda path: kept[path].st_mtime_ns):
+            if total <= self._max_bytes:
+                break
+            path.unlink(missing_ok=True)
+            total -= kept[path].st_size
+            log.info("packed_weights_removed", path=str(path), num_bytes=kept[path].st_size)
+
+    def _remove_left_behind(self, key: bytes) -> None:
+        """By workers that died while they built: nobody has their locks."""
+        for path in self.path.glob("*.new"):
+            if path == self._file(key, ".new"):
+                continue
+            with cache_lock(path.with_suffix(".lock"), 0.0) as is_ours:
+                if is_ours:
+                    path.unlink(missing_ok=True)
+
+    def _check_disk(self, num_bytes: int) -> None:
+        free = shutil.disk_usage(self.path).free
+        if num_bytes + FREE_BYTES > free:
+            raise NoRoom(f"{num_bytes} bytes do not fit into the {free} free ones of {self.path}")
+
+    def _file(self, key: bytes, suffix: str) -> Path:
+        return self.path / f"{key.hex()[:32]}{suffix}"
+
+    def _note(self, failure: str) -> None:
+        if failure not in self.failures:
+            self.failures.append(failure)
+            log.warning("packed_weights_unavailable", reason=failure)
+
+
+def _open_private(path: Path) -> BinaryIO:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "wb")

@@ -1,0 +1,101 @@
+"""The name of packed weights: a digest of all that they are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from shared import errors
+from shared.checkpoint.model_files import weight_files
+
+BLOCK_BYTES = 4 << 20
+
+_CODE = (Path(__file__).parents[1], Path(errors.__file__).parent)  # worker.engine and shared
+_CODE_SUFFIXES = (".py", ".h", ".cpp")
+
+
+class SourceFile(NamedTuple):
+    """A file of a checkpoint, and what would be other if somebody had written to it."""
+
+    path: Path
+    num_bytes: int
+    marks: tuple[int, ...]
+
+
+class Sources:
+    """The files of a checkpoint that its weights depend on."""
+
+    def __init__(self, model_path: Path) -> None:
+        self._model_path = model_path
+        self.files = tuple(_files(model_path))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+    def digest(self, num_threads: int, on_progress: Callable[[float], None]) -> bytes:
+        """Of every byte, whatever the files are called where, and how old they are."""
+        whole = hashlib.sha256()
+        for file, digests in self._block_digests(num_threads, on_progress):
+            whole.update(f"{file.path.name}:{file.num_bytes}\n".encode())
+            whole.update(b"".join(digests))
+        return whole.digest()
+
+    @property
+    def are_unchanged(self) -> bool:
+        """Whether nobody has written to one since, nor put another in its place."""
+        return self.files == tuple(_files(self._model_path))
+
+    def _block_digests(
+        self, num_threads: int, on_progress: Callable[[float], None]
+    ) -> Iterator[tuple[SourceFile, Sequence[bytes]]]:
+        buffers = threading.local()
+
+        def digest(file: int, start: int) -> bytes:
+            if not hasattr(buffers, "bytes"):
+                buffers.bytes = bytearray(BLOCK_BYTES)
+            num_bytes = os.preadv(file, [buffers.bytes], start)
+            return hashlib.sha256(memoryview(buffers.bytes)[:num_bytes]).digest()
+
+        num_read = 0
+        with ThreadPoolExecutor(num_threads) as threads:
+            for file in self.files:
+                with file.path.open("rb", buffering=0) as stream:
+                    starts = range(0, file.num_bytes, BLOCK_BYTES)
+                    numbers = [stream.fileno()] * len(starts)
+                    digests = []
+                    for each in threads.map(digest, numbers, starts):
+                        digests.append(each)
+                        num_read += BLOCK_BYTES
+                        on_progress(min(1.0, num_read / self.num_bytes))
+                yield file, digests
+
+
+def packed_key(sources: bytes, *settings: str) -> bytes:
+    """Of weights made of `sources` by this code, as `settings` want them.
+
+    All of the engine's code counts, and all that it shares with others, as torch's version does:
+    a change of what reads a format must not be answered with what an older version read.
+    """
+    digest = hashlib.sha256(sources)
+    digest.update("\n".join((torch.__version__, *settings)).encode())
+    for folder in _CODE:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in _CODE_SUFFIXES:
+                digest.update(f"{path.relative_to(folder)}\n".encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.digest()
+
+
+def _files(model_path: Path) -> Iterator[SourceFile]:
+    for path in (*sorted(model_path.glob("*.json")), *weight_files(model_path)):
+        status = path.stat()
+        marks = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        yield SourceFile(path, status.st_size, marks)
