@@ -93,12 +93,12 @@ def test_decode_attention(name: str, dtype: torch.dtype, device: torch.device) -
     from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 
     layer = LAYERS[name]
-    seq_lens = [1, 15, 16, 130, 67, 600]
+    seq_lens = [1, 15, 16, 130, 67, 1200]
     pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype)
     q = random(7, layer.num_heads, layer.head_dim)
-    splits = count_splits(np.array([*seq_lens, 0]), 12)
-    assert splits.tolist() == [1, 1, 1, 2, 1, 9, 0]
-    pieces, ends = list_pieces(splits, 18)
+    splits = count_splits(np.array([*seq_lens, 0]), 20)
+    assert splits.tolist() == [1, 1, 1, 2, 1, 17, 0]
+    pieces, ends = list_pieces(splits, 27)
     output = torch.full_like(q, 77.0, device=device)
     decode_attention(
         q.to(device),
@@ -108,7 +108,7 @@ def test_decode_attention(name: str, dtype: torch.dtype, device: torch.device) -
         torch.tensor([*seq_lens, 0], dtype=torch.int32, device=device),
         on(layer, device),
         KeySplits(torch.from_numpy(pieces).to(device), torch.from_numpy(ends).int().to(device)),
-        DecodeScratch.of(18, layer.num_heads, layer.head_dim, device),
+        DecodeScratch.of(27, layer.num_heads, layer.head_dim, device),
         output,
     )
     wanted = torch.cat([pool.attend(row, q[row : row + 1], layer) for row in range(6)])

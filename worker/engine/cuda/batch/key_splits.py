@@ -10,7 +10,7 @@ import torch
 
 from worker.engine.request.token_ranges import Ints, ranges_before
 
-MAX_SPLITS = 32  # of a row
+MAX_SPLITS = 128  # of a row: one alone, of one KV head, has a program on each multiprocessor
 MIN_PIECE_KEYS = 64  # of one block: what a program reads at a time
 
 

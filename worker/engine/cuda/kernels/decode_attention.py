@@ -17,7 +17,7 @@ from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.layers.attention_backend import AttentionLayer
 
 BLOCK_KEYS = MIN_PIECE_KEYS
-BLOCK_SPLITS = 8  # of a row, that are merged at a time: most have one
+BLOCK_SPLITS = 16  # of a row, that are merged at a time: most have one
 MIN_ROWS = 16  # of a matrix product on tensor cores
 NO_WINDOW = 1 << 30
 
