@@ -15,6 +15,7 @@ from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cuda.cuda_device import CudaDevice, gpu_obstacle, has_gpu, num_gpus
 from worker.engine.cuda.kv.kv_dtype import check_kv_dtype
 from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.gpu_dtype import check_dtype, computes_bfloat16
 from worker.engine.device.gpu_memory import FreeMemory, memory_for
 from worker.engine.device.host_device import HostDevice
 from worker.engine.device.host_limits import num_usable_cores
@@ -70,6 +71,7 @@ class EngineLoader:
         self._gpu = _choose_gpu(config, gpu)
         check_kv_dtype(config.kv_dtype, self._gpu)
         self._on_gpu = self._gpu is not None and config.device != "cpu"
+        check_dtype(config.dtype, self._gpu)
         self._step = StepLimits.of(config, on_gpu=self._on_gpu)
         self._config = config
         self._channel = channel
@@ -88,7 +90,11 @@ class EngineLoader:
         torch.set_num_threads(
             self._config.num_threads or _default_num_threads(model_config, self._config.tp)
         )
-        is_fast = self._on_gpu or has_fast_bfloat16(self._config, model_config)
+        is_fast = (
+            computes_bfloat16(self._gpu)
+            if self._gpu is not None and self._on_gpu
+            else has_fast_bfloat16(self._config, model_config)
+        )
         setup = ModelSetup.choose(self._config, model_config, is_fast=is_fast)
         grammars = self._make_grammars(model_config)
         with torch.inference_mode():

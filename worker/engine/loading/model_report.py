@@ -15,6 +15,7 @@ import torch
 from shared.errors import ConfigError
 from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.gpu_dtype import computes_bfloat16
 from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.loading import latent_limits, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
@@ -50,14 +51,15 @@ def report_on(path: Path) -> ModelReport:
         model = read_model_config(path)
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
-    is_fast = has_gpu() or has_fast_bfloat16(config, model)
+    gpu = CudaDevice() if has_gpu() else None
+    is_fast = has_fast_bfloat16(config, model) if gpu is None else computes_bfloat16(gpu)
     dtype = choose_dtype(config.dtype, model, is_fast=is_fast)
     report = (
-        report_on_gpu(config, model, dtype, CudaDevice())
-        if has_gpu()
-        else _report_on_cpu(config, model, dtype)
+        _report_on_cpu(config, model, dtype)
+        if gpu is None
+        else report_on_gpu(config, model, dtype, gpu)
     )
-    in_codes = not has_gpu() and _is_in_codes(config, model, dtype)
+    in_codes = gpu is None and _is_in_codes(config, model, dtype)
     told = remark_on_stored_weights(path, model, dtype, None if in_codes else 0.0)
     return replace(report, need="; ".join(filter(None, (report.need, told))))
 

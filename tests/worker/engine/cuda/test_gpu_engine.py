@@ -20,6 +20,7 @@ from tests.worker.engine_fakes import FakeChannel, make_add
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.device.gpu_dtype import computes_bfloat16
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.loop.engine import Engine
 from worker.engine_link.engine_config import EngineConfig
@@ -215,6 +216,10 @@ def test_eight_bits_are_refused_where_they_are_not_possible(
     old.capability = (8, 6)
     with pytest.raises(ConfigError, match="kv_dtype=fp8 needs a GPU of compute capability"):
         GpuRig(checkpoint, old, kv_dtype="fp8")
+    old.capability = (7, 5)
+    with pytest.raises(ConfigError, match=r"dtype=bfloat16 needs .* has 7\.5: dtype=float32"):
+        GpuRig(checkpoint, old, dtype="bfloat16")
+    assert not computes_bfloat16(old), "auto takes float32"
     shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.layers.0.self_attn.k_scale"] = torch.ones(())
