@@ -93,6 +93,19 @@ class PromptClient(Client):
             raise nats.errors.NoRespondersError
         return message
 
+    async def flush(self, timeout: float = 10.0) -> None:
+        """All that was sent so far has reached the server. Raises FlushTimeoutError.
+
+        nats-py's own does not tell: its PING overtakes what waits to be written. A subscription
+        that drains would be gone here while the server still gives it messages.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._flush_pending(force_flush=True)
+        except TimeoutError:
+            raise nats.errors.FlushTimeoutError from None
+        await super().flush(timeout)  # type: ignore[arg-type]  # it takes fractions
+
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         """As nats-py does: what is no header is skipped."""

@@ -26,6 +26,7 @@ from shared.broker.kv_bucket import KvBucket
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
+from shared.nats_client.connection import round_trip
 from shared.subjects import Subjects
 from tests.deploy.local_stack import (
     REPOSITORY,
@@ -144,7 +145,7 @@ async def test_a_dead_worker_is_announced_and_replaced(make_stack: MakeStack) ->
         deaths.put_nowait(message.data.decode())  # type: ignore[attr-defined]
 
     await nc.subscribe(Subjects().worker_died, cb=note)
-    await nc.flush()
+    assert await round_trip(nc)
     worker = stack.role("worker")
     worker_id = worker.cmdline()[worker.cmdline().index("--worker-id") + 1]
     worker.kill()

@@ -14,6 +14,7 @@ import httpx
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from shared.nats_client.connection import round_trip
 from shared.subjects import pool_slug
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import completion_body, run_stream
@@ -123,7 +124,7 @@ async def _use(stack: RoleStack, urls: Mapping[str, str]) -> None:
     pool = pool_slug(MODEL_NAME)
     for subject in (subjects.control(pool), subjects.replay(0), *map(subjects.reply, frontends)):
         await nc.publish(subject, b"\xc1", reply=nc.new_inbox())
-    await nc.flush()
+    assert await round_trip(nc)
     for role in ("frontend", "worker", "detok"):
         await until_shown(urls[role], "jetflock_malformed_messages")
     await until_shown(urls["frontend"], "jetflock_frontend_workers")

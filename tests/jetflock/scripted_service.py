@@ -11,6 +11,8 @@ from typing import Any, Self
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from shared.nats_client.connection import round_trip
+
 RID = "0123456789abcdef0123456789abcdef"
 PIECES = ("Once ", "upon ", "a ", "tïme", " there", " was", " 🦊", ".")
 TEXT = "".join(PIECES)
@@ -58,7 +60,7 @@ class ScriptedService:
         await nc.subscribe("jetflock.resume", queue="q", cb=service._on_resume)
         await nc.subscribe("jetflock.abort", queue="q", cb=service._on_abort)
         await nc.subscribe("jetflock.models", queue="q", cb=service._on_models)
-        await nc.flush()
+        assert await round_trip(nc)
         return service
 
     async def close(self) -> None:

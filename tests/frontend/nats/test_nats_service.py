@@ -11,6 +11,7 @@ from nats.aio.msg import Msg
 
 from frontend.nats.reply import Reply
 from shared.errors import ConfigError
+from shared.nats_client.connection import round_trip
 from shared.protocol.finish import Finish, FinishReason
 from tests.frontend.conftest import Stack
 
@@ -172,7 +173,7 @@ async def test_headers_count_in_what_one_message_takes(stack: Stack) -> None:
     nc = service._nc
     inbox = stack.caller.new_inbox()
     heard = await stack.caller.subscribe(inbox)
-    await stack.caller.flush()
+    assert await round_trip(stack.caller)
     body, headers = bytes(nc.max_payload - 2000), {"Jetflock-Event-Id": "x" * 3000}
     assert await Reply(nc, inbox).send_body(body, headers) == 413
     told = await heard.next_msg(timeout=10)

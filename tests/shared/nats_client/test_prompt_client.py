@@ -104,6 +104,30 @@ async def test_a_subscription_that_ends_is_left_alone(nc: RoleClient) -> None:
     assert heard == [b"before"]
 
 
+async def test_a_flush_comes_behind_what_was_sent(
+    nc: RoleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a subscription that drains is gone before the server knows, and what comes is lost."""
+    written: list[bytes] = []
+    transport = nc._transport
+    assert transport is not None
+    write, write_lines = transport.write, transport.writelines
+
+    def note(data: bytes) -> None:
+        written.append(data)
+        write(data)
+
+    def note_lines(lines: list[bytes]) -> None:
+        written.extend(lines)
+        write_lines(lines)
+
+    monkeypatch.setattr(transport, "write", note)
+    monkeypatch.setattr(transport, "writelines", note_lines)
+    ending = await nc.subscribe("a", cb=nc._request_sub_callback)
+    await ending.drain()
+    assert [line.split()[0] for line in written] == [b"SUB", b"UNSUB", b"PING"]
+
+
 async def test_both_ways_outlive_a_server_that_starts_anew(
     nc: RoleClient, reconnects: Reconnects, nats_server: NatsServer
 ) -> None:
