@@ -1,8 +1,9 @@
 """`make bench-plane`: what the serving plane adds and costs, with a scripted engine and no model.
 
 Prints, as medians of the repetitions: added time to first token, time per token at 64 streams, CPU
-per token, per event and per request, summed over frontend, detokenizer, worker I/O and nats-server,
-throughput as fast as it goes, and the gap that a killed worker leaves in its streams.
+per token, per event and per request, and a second of doing nothing, summed over frontend,
+detokenizer, worker I/O and nats-server, throughput as fast as it goes, and the gap that a killed
+worker leaves in its streams.
 
 `--peer COMMAND` starts another server with `COMMAND PORT paced|fast`, and measures it in turns.
 """
@@ -13,7 +14,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ from jetflock.bench.stage_summary import percentile
 
 NUM_TOKENS = 128
 _SHORT = 16  # tokens of an answer whose request is most of its cost
+_IDLE_S = 15.0  # of one measurement
+_SETTLE_S = 10.0  # after the last request
 
 Row = dict[str, float]
 
@@ -143,6 +146,15 @@ def throughput(run: Run) -> Row:
     }
 
 
+def idle(cpu_s: Callable[[], Mapping[str, float]]) -> Row:
+    """What it costs to be there."""
+    before, started = cpu_s(), time.perf_counter()
+    time.sleep(_IDLE_S)
+    elapsed_s, after = time.perf_counter() - started, cpu_s()
+    by_part = {f"cpu {part} ms/s": (after[part] - before[part]) / elapsed_s * 1e3 for part in after}
+    return {"cpu ms/s": sum(by_part.values()), **by_part}
+
+
 def killed_worker(serve: LocalServe) -> Row:
     """kill -9 of one of two workers in the middle of 16 streams: the longest gap of each stream."""
 
@@ -185,6 +197,7 @@ def scenarios() -> list[Scenario]:
     ]
 
 
+_IDLE = "idle"
 _ADDED = "one stream"
 _KILLED = "kill -9 of a worker"
 
@@ -212,6 +225,8 @@ def main(
         group = [each for each in scenarios() if only in each.name and each.pace == pace]
         if group:
             rows |= measure_in_turns(group, pace, peer_command, kind, repeat)
+    if only in _IDLE and not peer_command:
+        rows |= measure_idle(kind, repeat)
     if only in _KILLED and not peer_command:
         with local_serve(*FLAGS["paced"], "--workers", "2") as serve:
             rows[_KILLED] = [killed_worker(serve) for _ in range(repeat)]
@@ -226,6 +241,19 @@ def measure_added_ttft(client: ClientKind, repeat: int) -> dict[str, list[Row]]:
         rows = [added_ttft(Run.of(target, client, Load(1, 10))) for _ in range(repeat)]
     print_scenario(_ADDED, rows)
     return {_ADDED: rows}
+
+
+def measure_idle(client: ClientKind, repeat: int) -> dict[str, list[Row]]:
+    """One worker, and two."""
+    rows: dict[str, list[Row]] = {}
+    for num_workers in (1, 2):
+        name = f"{_IDLE}, {num_workers} worker{'s' * (num_workers - 1)}"
+        with local_serve(*FLAGS["fast"], "--workers", str(num_workers)) as serve:
+            run_streams(target_of(serve), Load(4, 8), client)
+            time.sleep(_SETTLE_S)
+            rows[name] = [idle(serve.cpu_s) for _ in range(repeat)]
+        print_scenario(name, rows[name])
+    return rows
 
 
 def measure_in_turns(

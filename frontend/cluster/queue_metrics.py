@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -20,12 +21,15 @@ from shared.storage.stream_room import usage_of
 from shared.telemetry.log import get_logger
 
 _INTERVAL_S = 5.0
+_IDLE_S = 30.0  # between two looks while nothing is asked of the service, and nobody reads them
+_READ_S = 75.0  # those who read them do it every minute, or more often
 
 log = get_logger(__name__)
 
 
 class QueueMetrics(Collector):
-    """Looks every few seconds; shows nothing when it could not.
+    """Looks every few seconds, more seldom while nobody would see anything; shows nothing when it
+    could not.
 
     All frontends show the same: take the maximum over them.
     """
@@ -51,16 +55,28 @@ class QueueMetrics(Collector):
         }
         self._seen: ClusterSnapshot | None = None
         self._usages: dict[str, float] = {}  # by stream
+        self._looked_at = self._read_at = float("-inf")
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            try:
-                await self._look()
-            except BrokerError as exc:
-                log.debug("queue_not_measured", error=str(exc))
-                self._seen, self._usages = None, {}
+            if not self._is_idle or time.monotonic() - self._looked_at > _IDLE_S:
+                await self._try_look()
             await asyncio.sleep(_INTERVAL_S)
+
+    @property
+    def _is_idle(self) -> bool:
+        queues = () if self._seen is None else self._seen.queues
+        is_asked = self._seen is None or any(each.num_waiting or each.num_taken for each in queues)
+        return not is_asked and time.monotonic() - self._read_at > _READ_S
+
+    async def _try_look(self) -> None:
+        self._looked_at = time.monotonic()
+        try:
+            await self._look()
+        except BrokerError as exc:
+            log.debug("queue_not_measured", error=str(exc))
+            self._seen, self._usages = None, {}
 
     async def _look(self) -> None:
         snapshot = await self._reader.snapshot()
@@ -74,6 +90,7 @@ class QueueMetrics(Collector):
         return await self._js.api(f"STREAM.INFO.{stream}")
 
     def collect(self) -> Iterable[Metric]:
+        self._read_at = time.monotonic()
         queue = ["model_name", "job_class"]
         waiting = _gauge("queue_waiting_requests", "Requests that no worker has.", queue)
         taken = _gauge("queue_taken_requests", "Requests that a worker has, and not over.", queue)

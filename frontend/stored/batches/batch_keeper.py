@@ -21,6 +21,7 @@ from shared.protocol.role_cards import RoleCard
 from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
+_POLL_IDLE_S = 4.0  # while there are none; of one that begins here we are told
 _MISSED_POLLS = 2
 _MAX_DRIVEN = 16  # batches at a time; more of them wait for their turn
 _AGAIN_S = 5.0  # after a failure
@@ -30,7 +31,7 @@ log = get_logger(__name__)
 
 
 class BatchKeeper:
-    """Looks at the marks of unfinished batches every second.
+    """Looks at the marks of unfinished batches every second, more seldom where there are none.
 
     A mark names the frontend that drives the batch, and is written by compare-and-set. A driver is
     dead when its frontend shows no heartbeat. One that comes back finds another name in the mark.
@@ -62,12 +63,13 @@ class BatchKeeper:
         """Until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
+                poll_s = _POLL_S
                 while not self._is_stopping:
                     try:
-                        await self._look(tasks)
+                        poll_s = _POLL_S if await self._look(tasks) else _POLL_IDLE_S
                     except BrokerError as exc:
                         log.debug("batches_not_seen", error=str(exc))
-                    if await wait_event(self._wake, _POLL_S):
+                    if await wait_event(self._wake, poll_s):
                         self._wake.clear()
         finally:
             await self.stop()
@@ -86,7 +88,8 @@ class BatchKeeper:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+    async def _look(self, tasks: asyncio.TaskGroup) -> bool:
+        """Whether there are any. Raises BrokerError."""
         batches = await self._store.active()
         alive = await self._alive() if self._names_others(batches) else set()
         for batch in batches:
@@ -96,6 +99,7 @@ class BatchKeeper:
                     task.cancel()  # we were taken for dead
             elif len(self._driving) < _MAX_DRIVEN and self._is_free(batch, alive):
                 await self._take(batch, tasks)
+        return bool(batches)
 
     def _names_others(self, batches: list[ActiveBatch]) -> bool:
         return any(batch.driver not in ("", self._frontend_id) for batch in batches)
