@@ -88,15 +88,22 @@ class Inference:
         return await side.read_response(kept, caller, starting_after)
 
     async def resume(
-        self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
+        self,
+        group_id: str,
+        event_id: EventId | None,
+        caller: Caller,
+        *,
+        stream: bool,
+        looks_on: bool = False,
     ) -> Answer:
         """Go on after the event that the client saw last; from the start when it saw none.
 
+        `looks_on`: beside who reads it, so that nothing ends or goes on for its sake.
         Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
         """
         self._refuse_when_draining()
         side = await self._side_of(group_id, caller)
-        return await side.resume(group_id, event_id, caller, stream=stream)
+        return await side.resume(group_id, event_id, caller, stream=stream, looks_on=looks_on)
 
     def admit_call(self, caller: Caller) -> None:
         """Count in a call that asks no model. Raises RateLimited."""

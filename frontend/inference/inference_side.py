@@ -116,7 +116,13 @@ class InferenceSide:
             return await self._resumer.read_response(kept, caller, starting_after)
 
     async def resume(
-        self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
+        self,
+        group_id: str,
+        event_id: EventId | None,
+        caller: Caller,
+        *,
+        stream: bool,
+        looks_on: bool = False,
     ) -> Answer:
         """Go on after the event that the client saw last; from the start when it saw none.
 
@@ -124,7 +130,9 @@ class InferenceSide:
         """
         caller = self._spans.begin(caller)
         with ended_on_error(caller.span):
-            return await self._resumer.resume(group_id, event_id, caller, stream=stream)
+            return await self._resumer.resume(
+                group_id, event_id, caller, stream=stream, looks_on=looks_on
+            )
 
     def admit_call(self, caller: Caller) -> None:
         """Count in a call that asks no model. Raises RateLimited."""

@@ -131,7 +131,10 @@ class NatsEndpoints:
         stream = body.get("stream") is not False
         if not stream:
             event_id = None
-        return await self._inference.resume(group_id, event_id, caller, stream=stream)
+        looks_on = body.get("watch") is True
+        return await self._inference.resume(
+            group_id, event_id, caller, stream=stream, looks_on=looks_on
+        )
 
     async def _get_response(self, body: dict[str, Any], caller: Caller) -> Answer | bytes:
         query = convert(body, _ResponseQuery)

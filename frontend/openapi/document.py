@@ -30,6 +30,7 @@ _RID = {
 }
 _STREAM_QUERY = [
     {"name": "stream", "in": "query", "schema": {"enum": ["true", "false", "1", "0"]}},
+    {"name": "watch", "in": "query", "schema": {"enum": ["true", "false", "1", "0"]}},
     {"name": "last_event_id", "in": "query", "schema": {"type": "string"}},
     {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}},
 ]

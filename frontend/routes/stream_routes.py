@@ -60,9 +60,12 @@ class StreamRoutes:
                 f"Last-Event-ID belongs to stream {event_id.group_id}", param="Last-Event-ID"
             )
         stream = query.get("stream", "true").lower() not in ("false", "0")
+        looks_on = query.get("watch", "false").lower() not in ("false", "0")
         if not stream:
             event_id = None
-        answer = await self._inference.resume(rid, event_id, caller, stream=stream)
+        answer = await self._inference.resume(
+            rid, event_id, caller, stream=stream, looks_on=looks_on
+        )
         return AnswerResponse(answer, self._ping_interval_s)
 
     async def _erase(self, request: Request, caller: Caller) -> Response:

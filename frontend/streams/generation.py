@@ -90,6 +90,7 @@ class Generation:
     interrupt: Interrupt | None = None
     is_expired: bool = False  # somebody is about to end it for its deadline
     is_hopeless: bool = False  # somebody is about to end what no worker has claimed
+    looks_on: bool = False  # beside those who read it: nothing ends, or goes on, for its sake
     is_watched: bool = True  # false once nobody reads: no replays are asked for it
     keepalive_s: float = 0.0  # 0: none
     last_sent_at: float = 0.0

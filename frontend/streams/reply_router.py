@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -41,6 +42,7 @@ class ReplyRouter:
         self._ledger = ledger
         self.subject = subject
         self._streams: dict[str, list[TextStream]] = {}
+        self._num_readers: Counter[str] = Counter()  # by rid: without those that look on
         self._generations: dict[Generation, None] = {}  # a set that keeps its order
         self._subscription: Subscription | None = None
         self.on_gap = asyncio.Event()  # some stream needs a replay now
@@ -59,10 +61,12 @@ class ReplyRouter:
         self._generations[generation] = None
         self.in_use.set()
         for stream in generation.streams:
-            if stream.rid not in self._streams:
-                self._streams[stream.rid] = []
+            self._streams.setdefault(stream.rid, []).append(stream)
+            if generation.looks_on:
+                continue
+            self._num_readers[stream.rid] += 1
+            if self._num_readers[stream.rid] == 1:
                 self._ledger.add(stream.rid, generation.tenant, stream.reply.job_class)
-            self._streams[stream.rid].append(stream)
 
     def remove(self, generation: Generation) -> None:
         if generation not in self._generations:
@@ -75,6 +79,11 @@ class ReplyRouter:
             streams.remove(stream)
             if not streams:
                 del self._streams[stream.rid]
+            if generation.looks_on:
+                continue
+            self._num_readers[stream.rid] -= 1
+            if not self._num_readers[stream.rid]:
+                del self._num_readers[stream.rid]
                 self._ledger.remove(stream.rid)
 
     def find(self, group_id: str) -> list[Generation]:

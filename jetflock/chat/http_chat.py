@@ -12,7 +12,7 @@ from typing import Any, Self
 import httpx
 
 from jetflock.chat.chat_backend import ChatEvent, first_model, nothing_to_chat_with
-from jetflock.running.http_service import HttpService, check_answer, object_of
+from jetflock.running.http_service import HttpService, check_answer, lines_of, object_of
 from jetflock.running.running_service import ServiceError
 from shared.status.health import READY_PATH
 
@@ -165,7 +165,7 @@ class HttpChatStream:
 
     def _events(self, response: httpx.Response) -> Iterator[ChatEvent]:
         event_id = ""
-        for line in _lines(response):
+        for line in lines_of(response):
             name, _, value = line.partition(": ")
             if name == "id":
                 event_id = value
@@ -179,11 +179,3 @@ class HttpChatStream:
                     raise ServiceError(data["error"]["message"])
                 self._event_id = event_id
                 yield ChatEvent(event_id, data)
-
-
-def _lines(response: httpx.Response) -> Iterator[str]:
-    """httpx's own `iter_lines` also breaks lines at characters that JSON may hold as they are."""
-    rest = b""
-    for data in response.iter_bytes():
-        *lines, rest = (rest + data).split(b"\n")
-        yield from (line.decode() for line in lines)

@@ -39,6 +39,7 @@ COMMANDS = {
     "events": Command(
         "jetflock.commands.events", "Workers that came, went and died.", LOOK, "serve"
     ),
+    "tail": Command("jetflock.commands.tail", "A request's text, as it comes.", LOOK, "serve"),
     "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", LOOK, "bench"),
     "admin": Command(
         "jetflock.commands.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import httpx
@@ -88,6 +88,14 @@ def check_answer(response: httpx.Response) -> None:
     if wait := response.headers.get("retry-after"):
         message += f" Try again in {wait} s."
     raise ServiceError(message)
+
+
+def lines_of(response: httpx.Response) -> Iterator[str]:
+    """httpx's own `iter_lines` also breaks lines at characters that JSON may hold as they are."""
+    rest = b""
+    for data in response.iter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line.decode() for line in lines)
 
 
 def object_of(response: httpx.Response) -> dict[str, Any]:

@@ -94,7 +94,10 @@ class OpenAnswers:
             self._router.remove(generation)
             for text_stream in generation.streams:
                 self._terminator.delete_prompt_later(text_stream.rid, text_stream.reply)
-        elif generation.interrupt in (Interrupt.SHUTDOWN, Interrupt.NO_RESULT):
+        elif generation.looks_on or generation.interrupt in (
+            Interrupt.SHUTDOWN,
+            Interrupt.NO_RESULT,
+        ):
             self._router.remove(generation)
         elif generation.is_detached:
             self._terminator.let_run(generation)
@@ -110,6 +113,8 @@ class OpenAnswers:
             generation.cut(Interrupt.SHUTDOWN)
 
     def _observe(self, generation: Generation) -> None:
+        if generation.looks_on:
+            return
         model = generation.reply.model
         now = asyncio.get_running_loop().time()
         for stream in generation.streams:

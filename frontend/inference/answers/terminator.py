@@ -182,6 +182,7 @@ class Terminator:
         return any(
             other is not but_by
             and other.is_watched
+            and not other.looks_on
             and any(stream.rid == rid for stream in other.streams)
             for other in self._router.generations
         )

@@ -69,16 +69,29 @@ class Resumer:
         return group_id in self._line
 
     async def resume(
-        self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
+        self,
+        group_id: str,
+        event_id: EventId | None,
+        caller: Caller,
+        *,
+        stream: bool,
+        looks_on: bool = False,
     ) -> Answer:
         """Go on after the event that the client saw last; from the start when it saw none.
+
+        Who `looks_on` is no reader: others end it as if nobody looked.
 
         Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
         """
         try:
             self._admission.admit_call(caller)
-            with self._in_line(group_id):
-                answer = await self._resume(group_id, event_id, caller, stream=stream)
+            if looks_on:
+                answer = await self._resume(
+                    group_id, event_id, caller, stream=stream, looks_on=True
+                )
+            else:
+                with self._in_line(group_id):
+                    answer = await self._resume(group_id, event_id, caller, stream=stream)
         except RequestError as exc:
             self._metrics.resumes.labels(exc.code or "error").inc()
             raise
@@ -86,13 +99,19 @@ class Resumer:
         return answer
 
     async def _resume(
-        self, group_id: str, event_id: EventId | None, caller: Caller, *, stream: bool
+        self,
+        group_id: str,
+        event_id: EventId | None,
+        caller: Caller,
+        *,
+        stream: bool,
+        looks_on: bool = False,
     ) -> Answer:
         known = await self._finder.known(group_id, caller.owner)
         if event_id is not None:
             _check_event_id(event_id, known)
         _check_may_stream(known[0].reply, stream)
-        generation = await self._resumed(known, caller)
+        generation = await self._resumed(known, caller, looks_on=looks_on)
         await self._attached(generation, known, event_id)
         return self._resumed_answer(generation, stream=stream, resumed=event_id is not None)
 
@@ -155,7 +174,7 @@ class Resumer:
         """
         joined = Joined()
         try:
-            if not all(choice.is_over for choice in known):
+            if not generation.looks_on and not all(choice.is_over for choice in known):
                 joined = await self._attachments.join_all(generation)
             found = await self._finder.texts(known)
             await self._catch_up(generation, found, event_id)
@@ -181,6 +200,8 @@ class Resumer:
         known: Sequence[KnownChoice],
         caller: Caller,
         record: StoredResponse | None = None,
+        *,
+        looks_on: bool = False,
     ) -> Generation:
         """Of requests that are in the queue, or have been; it hears their text from now on."""
         arrived_at = asyncio.get_running_loop().time()
@@ -201,6 +222,7 @@ class Resumer:
         )
         describe_resumed(caller.span, first)
         generation.is_resumed = generation.is_stored = True
+        generation.looks_on = looks_on
         generation.response = view
         self._router.add(generation)
         return generation

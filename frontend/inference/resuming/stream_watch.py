@@ -36,11 +36,13 @@ class StreamWatch:
                     self._give_up(generation, why)
 
     def _look_after(self, generation: Generation, now: float) -> None:
-        if now >= generation.queue_timeout_at:
+        if now >= generation.queue_timeout_at and not generation.looks_on:
             generation.queue_timeout_at = float("inf")
             self._terminator.end_unclaimed(generation, FinishReason.QUEUE_TIMEOUT)
         if not generation.is_expired and now >= generation.deadline_at:
-            if not generation.is_finished:
+            if generation.looks_on:
+                generation.is_expired = True
+            elif not generation.is_finished:
                 self._terminator.expire(generation)
         elif now >= generation.deadline_at + NO_RESULT_AFTER_S:
             generation.cut(Interrupt.NO_RESULT)
@@ -51,6 +53,7 @@ class StreamWatch:
 
     def _give_up(self, generation: Generation, why: str) -> None:
         """Whoever waits is told. What nobody waits for is kept until a worker comes."""
-        if generation.is_watched and generation.is_stored and not generation.is_detached:
+        is_alone = generation.is_detached or generation.looks_on
+        if generation.is_watched and generation.is_stored and not is_alone:
             generation.is_hopeless = True
             self._terminator.end_unclaimed(generation, FinishReason.UNSERVED, why)

@@ -70,11 +70,13 @@ class RecentRequests:
 
     def note_finished(self, generation: Generation, status: int) -> None:
         """Its client has its answer, or is gone."""
-        self._finished.append(RecentRequest.of(generation, status))
+        if not generation.looks_on:
+            self._finished.append(RecentRequest.of(generation, status))
 
     def seen(self) -> Sequence[RecentRequest]:
         """Oldest first; of one that was read twice, what its last reader got."""
-        running = [each for each in self._router.generations if each.is_watched][-_MAX_OPEN:]
+        open_ones = [each for each in self._router.generations if each.is_watched]
+        running = [each for each in open_ones if not each.looks_on][-_MAX_OPEN:]
         found = [*self._finished, *(RecentRequest.of(each, None) for each in running)]
         by_id = {request.group_id: request for request in found}
         return sorted(by_id.values(), key=lambda request: request.arrived_at)
