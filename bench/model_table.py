@@ -39,7 +39,7 @@ def fates() -> dict[str, set[str]]:
         ("fused", set(FUSED_ARCHITECTURES) - set(TEXT_ARCHITECTURES)),
         ("through transformers, tested", set(TESTED_ARCHITECTURES)),
         ("through transformers, with images, tested", set(WHOLE_FAMILIES)),
-        ("their text as above, with images on CPUs, tested", set(TOWER_FAMILIES)),
+        ("their text as above, with images, tested", set(TOWER_FAMILIES)),
         *((f"refused: {reason}", set(names)) for reason, names in REASONS.items()),
     ):
         found[fate] = names & left | found.get(fate, set())

@@ -55,6 +55,11 @@ class FixedSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="fixed"):
         return size
 
     @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        return PixelSize(self.height, self.width)
+
+    @property
     def least(self) -> PixelSize:
         """A size that a fitted image may have."""
         return PixelSize(self.height, self.width)
@@ -95,6 +100,12 @@ class AreaSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="area"):
         return size
 
     @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        side = max(math.isqrt(self.max_pixels) // self.cell, 1) * self.cell
+        return PixelSize(side, side)
+
+    @property
     def least(self) -> PixelSize:
         """A size that a fitted image may have."""
         return PixelSize(self.cell, self.cell)
@@ -131,6 +142,12 @@ class EdgeSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="edge"):
     def array_size(self, size: PixelSize) -> PixelSize:
         """Of the pixels that carry a fitted image."""
         return size
+
+    @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        side = max(math.ceil(self.longest_edge / self.cell), 2) * self.cell
+        return PixelSize(side, side)
 
     @property
     def least(self) -> PixelSize:

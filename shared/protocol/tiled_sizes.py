@@ -71,6 +71,11 @@ class TilesSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="tiles"):
         return size
 
     @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        return PixelSize((self.max_tiles + (self.max_tiles > 1)) * self.tile, self.tile)
+
+    @property
     def least(self) -> PixelSize:
         """A size that a fitted image may have."""
         return PixelSize(self.tile, self.tile)
@@ -128,6 +133,11 @@ class AnyresSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="anyres"):
         if width / size.width < height / size.height:
             return PixelSize(min(math.ceil(size.height * (width / size.width)), height), width)
         return PixelSize(height, min(math.ceil(size.width * (height / size.height)), width))
+
+    @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        return PixelSize(*max(self.resolutions, key=lambda each: each[0] * each[1]))
 
     @property
     def least(self) -> PixelSize:

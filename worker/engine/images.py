@@ -199,7 +199,7 @@ class ImageEncoder:
         return features
 
     def blank(self) -> torch.Tensor:
-        """Of a black image: to see what one takes."""
-        size = self._sight.size.least
+        """Of a black image: to see what the largest takes."""
+        size = self._sight.size.most
         pixels = np.zeros((*self._sight.size.array_size(size), 3), np.uint8)
         return self._tower.image_features(self._place(pixels), size)

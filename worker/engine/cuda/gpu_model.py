@@ -34,9 +34,7 @@ from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraWeights
 from worker.engine.models.model import Model
-from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
-from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.sampling.sampling_batch import StepSampling
 from worker.engine_link.engine_config import EngineConfig
@@ -56,6 +54,7 @@ class GpuModel:
         setup: ModelSetup,
         attention: ChosenAttention,
         group: RankGroup | None = None,
+        image_encoder: ImageEncoder | None = None,  # None: it takes no images
     ) -> None:
         """Raises ConfigError when something has no room."""
         self._config = config
@@ -67,7 +66,7 @@ class GpuModel:
         kv_dtype = choose_kv_dtype(config.kv_dtype, setup.dtype)
         self._kv_group = one_kv_group(self._layers, kv_dtype, config.page_size)
         self._attention = attention
-        self._image_encoder = _image_encoder(model, setup.config, device)
+        self._image_encoder = image_encoder
         weight_bytes = device.held_bytes()
         most_pages = -(-setup.max_context_len // config.page_size)
         draft = self._make_state(1, most_pages)
@@ -228,11 +227,3 @@ def _memory_for_graphs() -> AbstractContextManager[None]:
         "a smaller gpu_memory_utilization, or fewer cuda_graph_sizes and cuda_graph_tokens, "
         "leaves room",
     )
-
-
-def _image_encoder(model: Model, config: ModelConfig, device: GpuDevice) -> ImageEncoder | None:
-    """None also where what sees is a model of its own: `vision_limits` tells."""
-    if config.sight is None or config.tower is not None:
-        return None
-    assert isinstance(model, TransformersModel), "no other kind sees by itself"
-    return ImageEncoder(model, config.sight, lambda pixels: upload(device, pixels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from shared.errors import ConfigError
 from shared.protocol.role_cards import LOAD_WEIGHTS
@@ -14,7 +15,10 @@ from worker.engine.cuda.tensor_parallel.rank_config import rank_config
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.cuda.trials.kernel_trials import kernel_trials
+from worker.engine.device.gpu_device import upload
+from worker.engine.device.gpu_memory import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
+from worker.engine.images import ImageEncoder
 from worker.engine.loading import (
     determinism,
     latent_limits,
@@ -25,9 +29,12 @@ from worker.engine.loading import (
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.registry import DIVIDED_ARCHITECTURES
+from worker.engine.models.transformers_model import TransformersModel
+from worker.engine.models.vision.tower import load_tower
 
 
 class GpuLoader:
@@ -52,7 +59,7 @@ class GpuLoader:
             lambda req_to_token: loaded.make_runner(req_to_token, grammars),
             loaded.lora_projections,
             remark=loaded.remark,
-            no_images=vision_limits.no_images_on_gpu(setup.config),
+            no_images=vision_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
             gpu=loaded.card,
         )
 
@@ -72,8 +79,24 @@ def load_on_gpu(site: LoadSite, setup: ModelSetup, group: RankGroup | None = Non
         )
         progress.enter(LOAD_WEIGHTS)
         model = load_gpu_model(config, setup, gpu, progress.on_weights, trials.choose_tiles, group)
+    eyes = _load_eyes(site, setup, model)
     progress.enter("capture CUDA graphs", 1.0)
-    return GpuModel(config, step, gpu, model, setup, attention, group)
+    return GpuModel(config, step, gpu, model, setup, attention, group, eyes)
+
+
+def _load_eyes(site: LoadSite, setup: ModelSetup, model: Model) -> ImageEncoder | None:
+    """The tower on the GPU, or the whole model that has one. None: it takes no images there."""
+    sight, tower, gpu, config = setup.config.sight, setup.config.tower, site.gpu, site.config
+    assert gpu is not None, "it is a GPU"
+    if sight is None or vision_limits.no_images_on_gpu(setup.config, tp=config.tp):
+        return None
+    if tower is None:
+        assert isinstance(model, TransformersModel), "no other kind sees by itself"
+        return ImageEncoder(model, sight, lambda pixels: upload(gpu, pixels))
+    path, device = Path(config.model_path), gpu.torch_device
+    with memory_for("the vision tower", "a larger GPU has room"):
+        loaded = load_tower(tower, sight, path, config.load_format, setup.dtype, device)
+    return ImageEncoder(loaded, sight, lambda pixels: upload(gpu, pixels))
 
 
 class TensorParallelLoader:
@@ -107,7 +130,7 @@ class TensorParallelLoader:
             lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
             _refuse_adapter,
             remark=loaded.remark,
-            no_images=vision_limits.no_images_on_gpu(setup.config),
+            no_images=vision_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
             gpu=loaded.card,
         )
 

@@ -16,11 +16,14 @@ def check_on_gpu(model: ModelConfig) -> None:
         )
 
 
-def no_images_on_gpu(model: ModelConfig) -> str:
+def no_images_on_gpu(model: ModelConfig, *, tp: int) -> str:
     """Why images are refused there; empty: they are not, or the model takes none anyway."""
-    if model.tower is None:
+    if model.tower is None or model.sight is None:
         return ""
-    return (
-        f"images of {model.tower.architecture} are computed on CPUs with tp=1 alone: this worker "
-        "serves its text"
-    )
+    if model.sight.has_axes or model.sight.is_mutual:
+        where = "on CPUs with tp=1 alone"
+    elif tp > 1:
+        where = "with tp=1 alone"
+    else:
+        return ""
+    return f"images of {model.tower.architecture} are computed {where}: this worker serves its text"

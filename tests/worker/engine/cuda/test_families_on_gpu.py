@@ -13,12 +13,14 @@ from tests.worker.engine.cuda.conftest import HAS_GPU, NO_GPU
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.cuda.test_gpu_families import (
     SMALL,
+    TOWERS,
     encoder_scores,
     image_requests,
     requests,
     save_family,
 )
 from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
+from tests.worker.engine.models.vision.test_towers import STORIES, Seeing
 from worker.engine.cuda.cuda_device import CudaDevice
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason=NO_GPU)]
@@ -60,6 +62,14 @@ def test_images_are_seen_as_on_the_cpu(tmp_path: Path, gpu: CudaDevice) -> None:
     path = save_tiny_llava(tmp_path)
     adds = image_requests(max_tokens=8)
     assert GpuRig(path, gpu, **KERNELS).run(*adds) == GpuRig(path, None, **SMALL).run(*adds)
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_a_tower_sees_as_on_the_cpu(tmp_path: Path, gpu: CudaDevice, name: str) -> None:
+    seeing = Seeing(tmp_path, name)
+    adds = [seeing.add(run_id, STORIES[run_id]) for run_id in (1, 2, 3)]
+    ours = GpuRig(seeing.path, gpu, **KERNELS).run(*adds)
+    assert ours == GpuRig(seeing.path, None, **SMALL).run(*adds)
 
 
 def test_a_cross_encoder_scores_as_on_the_cpu(tmp_path: Path, gpu: CudaDevice) -> None:

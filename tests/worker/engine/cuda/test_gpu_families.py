@@ -20,6 +20,7 @@ from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
 from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL
+from tests.worker.engine.models.vision.test_towers import STORIES, Seeing
 from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
@@ -108,6 +109,27 @@ def test_images_never_wait_for_the_gpu(
     path = save_tiny_llava(tmp_path)
     config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
     assert_like_the_cpu(path, strict, image_requests(max_tokens=2)[0], **config)
+
+
+TOWERS = ("mistral3", "internvl qwen2", "llava_next", "llava_onevision")
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_a_tower_beside_a_text_model_sees_as_on_the_cpu(tmp_path: Path, name: str) -> None:
+    seeing = Seeing(tmp_path, name)
+    adds = [seeing.add(run_id, STORIES[run_id]) for run_id in (1, 2, 3)]
+    assert_like_the_cpu(seeing.path, LateDevice(), *adds, max_step_tokens=12)
+
+
+@pytest.mark.nightly
+def test_a_tower_never_waits_for_the_gpu(
+    tmp_path: Path, strict: StrictDevice, interpreter: None
+) -> None:
+    """InternVL's: the code of the others asks the GPU for sizes, once an image."""
+    seeing = Seeing(tmp_path, "internvl qwen2")
+    config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    add = seeing.add(1, [[7], STORIES[1][1], [8]], max_tokens=2)
+    assert_like_the_cpu(seeing.path, strict, add, **config)
 
 
 def test_images_beside_a_text_model_are_refused_by_name(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ TOWERS: Mapping[str, Features] = {
     "Qwen3_5ForConditionalGeneration": qwen_vl_features,
     "Qwen3_5MoeForConditionalGeneration": qwen_vl_features,
 }
+CPU = torch.device("cpu")
 _NUM_WORDS = 8  # in the embeddings of a text that nobody reads
 _QUANTIZED = "in a tower: only towers of 16 or 32 bits are supported"
 
@@ -50,10 +51,12 @@ _QUANTIZED = "in a tower: only towers of 16 or 32 bits are supported"
 class Tower:
     """Sees one image at a time: what it makes of it depends on nothing else."""
 
-    def __init__(self, model: Any, architecture: str, sight: SightCard) -> None:
-        self._model = model
+    def __init__(
+        self, model: Any, architecture: str, sight: SightCard, device: torch.device
+    ) -> None:
+        self._model = model.to(device)
         self._features = TOWERS[architecture]
-        self._norm = ImageNorm.of(sight, torch.device("cpu"))
+        self._norm = ImageNorm.of(sight, device)
 
     def image_features(self, pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
         """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]."""
@@ -79,15 +82,16 @@ def load_tower(
     model_path: Path,
     load_format: LoadFormat,
     dtype: torch.dtype,
+    device: torch.device = CPU,
 ) -> Tower:
-    """On the CPU. Raises ConfigError for a checkpoint that does not fit its configuration."""
+    """Raises ConfigError for a checkpoint that does not fit its configuration."""
     if load_format == "dummy":
         model = _make(config.architecture, config.hf_config, dtype)
         fill_parameters(model, lambda _: None)
     else:
         model = _read(config, model_path, dtype)
-    tower = Tower(model, config.architecture, sight)
-    _check(tower, sight)
+    tower = Tower(model, config.architecture, sight, device)
+    _check(tower, sight, device)
     return tower
 
 
@@ -158,14 +162,15 @@ def _tower_parameters(model: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, each) for name, each in model.named_parameters() if each not in text]
 
 
-def _check(tower: Tower, sight: SightCard) -> None:
+def _check(tower: Tower, sight: SightCard, device: torch.device) -> None:
     """Raises ConfigError when an image takes other tokens than its card says."""
     size: PixelSize = sight.size.least
     grid = sight.size.grid(size)
     assert grid is not None, "it is a size of its own"
     with torch.inference_mode():
         array = sight.size.array_size(size)
-        features = tower.image_features(torch.zeros(*array, 3, dtype=torch.uint8), size)
+        pixels = torch.zeros(*array, 3, dtype=torch.uint8).to(device)
+        features = tower.image_features(pixels, size)
     if features.shape[1] != grid.num_features:
         raise ConfigError(
             f"its vision tower makes {features.shape[1]} tokens of an image, and its files say "
