@@ -101,6 +101,12 @@ class WorkerMetrics:
         self.num_pinned_tokens = gauge(
             "prefix_cache_pinned_tokens", "Tokens of the prefix cache that requests asked to keep."
         )
+        self.num_snapshots = gauge(
+            "prefix_cache_states", "Recurrent states at page borders that the prefix cache holds."
+        )
+        self.num_snapshot_slots = gauge(
+            "prefix_cache_state_slots", "Recurrent states at page borders that there is room for."
+        )
         states = Gauge(
             f"{METRICS_PREFIX}_worker_state",
             "1 for the state that the worker is in.",

@@ -69,8 +69,8 @@ def _generates_nothing(model: ServedModel) -> InvalidRequest:
 
 def _searches_no_beams(model: ServedModel) -> InvalidRequest:
     message = (
-        f"'use_beam_search' is true, and is not possible with the model '{model.name}': no prefix "
-        "is cached beside the state of its recurrent layers, so that each token of each beam would "
-        "compute its whole text again"
+        f"'use_beam_search' is true, and is not possible with the model '{model.name}': the state "
+        "of its recurrent layers is kept at few places of a text, so that each token of each beam "
+        "would compute many others again"
     )
     return InvalidRequest(message, param="use_beam_search")

@@ -96,6 +96,21 @@ PEER_FLAGS = (
         _BOTH,
         advice="the prefix cache is always on; a request's `cache_salt` keeps it to itself",
     ),
+    PeerFlag(
+        ("--max-mamba-cache-size", "--mamba-full-memory-ratio"),
+        "SGLang",
+        advice="`--state-snapshots`, beside one state for each of `--max-running`",
+    ),
+    PeerFlag(
+        ("--mamba-cache-mode", "--mamba-block-size"),
+        "vLLM",
+        advice="`--state-snapshots N` bounds how many states are kept; where, prompts decide",
+    ),
+    PeerFlag(
+        ("--mamba-cache-dtype", "--mamba-ssm-cache-dtype", "--mamba-ssm-dtype"),
+        _BOTH,
+        advice="recurrent states are float32; leave it out",
+    ),
     PeerFlag(("--enforce-eager", "--disable-cuda-graph"), _BOTH, advice=_GRAPHS_ADVICE),
     PeerFlag(
         ("--cuda-graph-max-bs", "--cuda-graph-bs", "--compilation-config"),

@@ -112,7 +112,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     is_announced: bool = True
     is_kept: bool = False  # an operator said so: it may be asked for whoever lives
     kv_dtype: str = ""  # of keys and values, like "int8"; empty: the model's
-    keeps_states: bool = False  # of recurrent layers: no prefix of a text is cached
+    keeps_states: bool = False  # of recurrent layers, which know no token but their last
     own_sight: SightCard | None = None  # from level 3 on: set where `vision` cannot tell it
 
     @property

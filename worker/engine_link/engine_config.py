@@ -105,6 +105,10 @@ class EngineConfig(LogConfig):
     """Memory for keys and values; by default a quarter of what is available, at most 1 GiB."""
     max_pinned_share: float = 0.5
     """Of the KV slots, how many may hold prefixes that requests ask to keep (keep_prefix)."""
+    state_snapshots: int | None = None
+    """Of models with recurrent layers: states that are kept at page borders, behind which later
+    prompts go on; 0: none, and no prefix; by default a quarter of the available memory, at most
+    1 GiB."""
     max_context_len: int | None = None
     """Prompt and output together; by default config.json says; more where its rope stretches."""
     grammar_timeout_s: float = 10.0
@@ -168,8 +172,10 @@ class EngineConfig(LogConfig):
                 raise ConfigError(
                     f"{name}={value} is not possible with attention_backend=torch, which is for all"
                 )
-        if self.max_loras < 0:
-            raise ConfigError(f"max_loras must be at least 0, not {self.max_loras}")
+        for name in ("max_loras", "state_snapshots"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{name} must be at least 0, not {value}")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
                 f"gpu_memory_utilization must be above 0, up to 1, not "

@@ -115,6 +115,7 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     num_accepted: int = 0  # of which were right
     num_pinned_tokens: int = 0  # of the prefix cache, kept longer than by use
     gpu_free_bytes: int = 0  # that no program holds, some seconds ago at most
+    num_snapshots: int = 0  # recurrent states that the prefix cache holds
 
 
 class RunBegin(msgspec.Struct, frozen=True, array_like=True):
@@ -168,6 +169,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     dtype: str = ""  # of activations, like "bfloat16"
     takes_no_images: bool = False  # though the model does
     num_packed_failures: int = 0  # of packed weights on disk that could not be taken or kept
+    num_snapshot_slots: int = 0  # recurrent states that there is room for at page borders
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -116,6 +116,7 @@ class RequestRunner:
     def on_ready(self) -> None:
         """The engine can take requests."""
         ready = self._engine.ready
+        self._metrics.num_snapshot_slots.set(0 if ready is None else ready.num_snapshot_slots)
         if self._has_affinity and ready is not None and ready.has_prefixes:
             self.parts.prefixes.open(ready.num_kv_tokens, ready.num_pinnable_tokens)
         self._maybe_pull()
@@ -182,6 +183,7 @@ class RequestRunner:
         self._num_resent_counted = num_resent
         if self._engine.load is not None:
             self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
+            self._metrics.num_snapshots.set(self._engine.load.num_snapshots)
 
     def _maybe_pull(self) -> None:
         is_wanted = not self.parts.capacity.is_closed and not self.parts.capacity.is_paused

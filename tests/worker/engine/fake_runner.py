@@ -15,10 +15,11 @@ import numpy.typing as npt
 from shared.protocol.prefix_namespace import PublicPrefix
 from shared.protocol.sampling import PoolingKind, PoolingParams, ThinkingBudget
 from tests.worker.engine_fakes import make_add
+from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req, ReqStatus
-from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
+from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq, StateCopies
 from worker.engine.request.step_result import DoneStep, SampleError, StepHandle, StepResult
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
@@ -84,6 +85,7 @@ class FakeStep:
     entries: list[FakeEntry]
     fresh_pages: list[int]
     chooses_late: bool
+    copies: StateCopies
 
     def choose(self) -> None:
         """Those whose choice depends on the token before it know that."""
@@ -94,13 +96,18 @@ class FakeStep:
 
 
 class FakeRunner:
-    """Writes each token's prefix into its slot, and finds every slot of a request as written."""
+    """Writes each token's prefix into its slot, and finds every slot of a request as written.
+
+    Also keeps a state of each row, the hash of all its tokens, and finds it there at each step.
+    """
 
     def __init__(self, ledger: KVLedger, model: Model) -> None:
         self._ledger = ledger
         self._model = model
         self._slots: dict[int, int] = {}  # slot -> hash of the tokens up to it
         self._last_token_ids: dict[int, int] = {}  # by row
+        self._states: dict[int, int] = {}  # by row
+        self._snapshots: dict[int, int] = {}  # states, by slot
         self.batches: list[list[tuple[int, int, int]]] = []  # (run_id, start, end) by step
         self.num_awaited = 0  # tokens that were not known at launch
         self.num_late = 0  # steps that chose when they were
@@ -119,7 +126,7 @@ class FakeRunner:
         must_know = any(entry.chooses_behind_awaited for entry in entries)
         assert must_know == batch.chooses_late
         self.num_late += must_know
-        return FakeStep(entries, batch.fresh_pages, batch.chooses_late)
+        return FakeStep(entries, batch.fresh_pages, batch.chooses_late, batch.copies)
 
     def compute(self, step: FakeStep) -> StepResult:
         self._wipe(step.fresh_pages)
@@ -130,6 +137,8 @@ class FakeRunner:
             assert len(entry.token_ids) == len(entry.slots)
             for position in range(entry.start, len(entry.slots)):
                 self._slots[entry.slots[position]] = _prefix_hash(entry, position)
+        if self._ledger.planner is not None:
+            self._go_on(step)
         for entry in step.entries:
             for position, slot in enumerate(entry.slots):
                 assert self._slots.get(slot) == _prefix_hash(entry, position)
@@ -141,6 +150,22 @@ class FakeRunner:
                 if entry.req.pooling is not None
             },
         )
+
+    def _go_on(self, step: FakeStep) -> None:
+        """By the states of all rows."""
+        for copy in step.copies.restored:
+            self._states[copy.row] = self._snapshots[copy.snapshot]
+        entries = {}
+        for entry in step.entries:
+            if entry.start:
+                assert self._states[entry.row] == _prefix_hash(entry, entry.start - 1)
+            self._states[entry.row] = _prefix_hash(entry, len(entry.slots) - 1)
+            entries[entry.row] = entry
+        for copy in step.copies.kept:
+            entry = entries[copy.row]
+            assert entry.start < copy.num_tokens <= len(entry.slots)
+            assert copy.num_tokens % self._ledger.page_size == 0
+            self._snapshots[copy.snapshot] = _prefix_hash(entry, copy.num_tokens - 1)
 
     def _read_entry(self, entry: ScheduledReq) -> FakeEntry:
         req = entry.req
@@ -305,8 +330,11 @@ class Stage:
         drafter: Drafter | None = None,
         overlap_depth: int = 0,
         max_prefill_tokens: int | None = None,
+        snapshots: StateSnapshots | None = None,
     ) -> None:
-        self.ledger = KVLedger(num_pages, page_size, max_running, max_context_len)
+        self.ledger = KVLedger(
+            num_pages, page_size, max_running, max_context_len, snapshots=snapshots
+        )
         self.scheduler = Scheduler(
             self.ledger, max_running, max_context_len, VOCAB_SIZE, policy, drafter=drafter
         )

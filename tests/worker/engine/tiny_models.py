@@ -139,7 +139,7 @@ class Rig:
     """An engine in this process, its channel, and what its model computed."""
 
     def __init__(self, path: Path, **config: Any) -> None:
-        defaults = {
+        defaults: dict[str, Any] = {
             "num_threads": 1,
             "packed_weights": "off",  # of the user who runs tests
             "num_kv_tokens": 4096,
@@ -171,11 +171,6 @@ class Rig:
         assert isinstance(forward, TorchForward)
         assert isinstance(forward._model, DecoderModel)
         return forward._model
-
-    @property
-    def has_prefixes(self) -> bool:
-        """Whether what one request computed serves others."""
-        return self.engine._scheduler.has_prefixes
 
     @property
     def logits(self) -> Logits:

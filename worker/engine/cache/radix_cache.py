@@ -7,15 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from worker.engine.cache.radix_node import PinRegistry, RadixNode
+from worker.engine.cache.state_snapshots import StateSnapshots
 
 _SLACK = 64
 
 
 class MatchResult(NamedTuple):
-    """The longest cached prefix: its last node and its pages. Not locked yet."""
+    """The longest cached prefix: its last node and its pages. Not locked yet.
+
+    Where states are kept beside pages it ends with a page that has one. `num_known` pages are
+    cached in all.
+    """
 
     node: RadixNode
     pages: list[int]
+    num_known: int
 
 
 class ExtendResult(NamedTuple):
@@ -34,16 +40,27 @@ class RadixCache:
     others. A page enters the tree only by a holder's `extend_lock`, and leaves it only by `evict`.
     """
 
-    def __init__(self, page_size: int, max_pinned_pages: int = 0) -> None:
+    def __init__(
+        self,
+        page_size: int,
+        max_pinned_pages: int = 0,
+        snapshots: StateSnapshots | None = None,  # None: pages alone tell how a text goes on
+    ) -> None:
         self.page_size = page_size
+        self.snapshots = snapshots
         self.num_cached_pages = 0
         self.num_evictable_pages = 0
-        self.version = 0  # as long as it stays, so do all matches
+        self._num_changes = 0  # pages that came or went
         self.root = RadixNode(None, b"", -1, 0)
         self._clock = 0  # logical, so that every rank of a tensor-parallel group agrees
         # Unheld leaves; also some that are none any more, or have another rank: seen when popped.
         self._heap: list[tuple[tuple[bool, int], RadixNode]] = []
         self._pins = PinRegistry(max_pinned_pages)
+
+    @property
+    def version(self) -> int:
+        """As long as it stays, so do all matches."""
+        return self._num_changes + (self.snapshots.version if self.snapshots is not None else 0)
 
     def match(self, keys: Sequence[bytes]) -> MatchResult:
         """The longest prefix of `keys` in the tree; counts as a use of it."""
@@ -57,7 +74,18 @@ class RadixCache:
             child.last_access = self._clock
             pages.append(child.page)
             node = child
-        return MatchResult(node, pages)
+        return self._usable(node, pages)
+
+    def _usable(self, node: RadixNode, pages: list[int]) -> MatchResult:
+        """Of a path of pages, what a text can go on behind."""
+        num_known = num_usable = len(pages)
+        if self.snapshots is not None:
+            while node.snapshot is None and node.parent is not None:
+                node = node.parent
+                num_usable -= 1
+            if node.snapshot is not None:
+                self.snapshots.use(node)
+        return MatchResult(node, pages[:num_usable], num_known)
 
     def num_unheld(self, node: RadixNode) -> int:
         """How many pages a lock on the node would take from the evictable ones."""
@@ -180,7 +208,7 @@ class RadixCache:
     def _add_child(self, parent: RadixNode, key: bytes, page: int) -> RadixNode:
         child = RadixNode(parent, key, page, self._clock)
         parent.children[key] = child
-        self.version += 1
+        self._num_changes += 1
         self.num_cached_pages += 1
         self.num_evictable_pages += 1
         return child
@@ -189,10 +217,12 @@ class RadixCache:
         parent = node.parent
         assert parent is not None
         del parent.children[node.key]
-        self.version += 1
+        self._num_changes += 1
         self.num_cached_pages -= 1
         self.num_evictable_pages -= 1
         self._pins.forget(node)
+        if self.snapshots is not None:
+            self.snapshots.forget(node)
         self._maybe_queue(parent)
         return node.page
 

@@ -22,6 +22,7 @@ class RadixNode:
         "parent",
         "pinned_until",
         "queued_rank",
+        "snapshot",
     )
 
     def __init__(self, parent: RadixNode | None, key: bytes, page: int, last_access: int) -> None:
@@ -33,6 +34,8 @@ class RadixNode:
         self.num_holders = 0  # locks that end here, and held children
         self.pinned_until = 0.0  # by the engine's clock; 0: it is not pinned
         self.queued_rank: tuple[bool, int] | None = None  # its place in the eviction heap
+        # The slot of the recurrent state behind it, which may leave before the page does
+        self.snapshot: int | None = None
 
     @property
     def eviction_rank(self) -> tuple[bool, int]:

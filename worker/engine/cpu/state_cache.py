@@ -7,18 +7,21 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.engine.layers.state_layer import StateLayer, StepStates
-from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.layers.state_layer import StateLayer, StateMark, StepStates
+from worker.engine.request.schedule_batch import ScheduleBatch, StateCopy
 
 
 class StateCache:
-    """A slot for each request that runs: the number of its row, which the ledger gives and takes.
+    """A slot for each request that runs, the number of its row, which the ledger gives and takes;
+    behind these the slots of snapshots, which it gives to page borders.
 
-    A slot holds the state behind the first `num_tokens` tokens of whoever has the row. It is wiped
-    when a request begins; a request that was retracted begins anew.
+    A slot holds the state behind the first `num_tokens` tokens of whoever has the row. When a
+    request begins it is wiped, or a snapshot is copied into it; one that was retracted begins anew.
     """
 
-    def __init__(self, layers: Sequence[StateLayer], num_slots: int) -> None:
+    def __init__(self, layers: Sequence[StateLayer], num_rows: int, num_snapshots: int = 0) -> None:
+        num_slots = num_rows + num_snapshots
+        self._num_rows = num_rows
         self._layers = [
             tuple(torch.zeros(num_slots, *shape) for shape in layer.shapes) for layer in layers
         ]
@@ -26,17 +29,40 @@ class StateCache:
 
     def step(self, batch: ScheduleBatch) -> StepStates:
         """Of a step that is computed now."""
+        for copy in batch.copies.restored:
+            self._restore(copy)
         rows = [entry.req.row for entry in batch.entries]
         self._wipe([entry.req.row for entry in batch.entries if entry.start == 0])
         for row, entry in zip(rows, batch.entries, strict=True):
             assert self._num_tokens[row] == entry.start, "a step goes on where the last one ended"
             self._num_tokens[row] = entry.end
+        starts = tuple(entry.start for entry in batch.entries)
         return StepStates(
             torch.tensor(rows),
-            tuple(entry.start for entry in batch.entries),
+            starts,
             tuple(entry.num_tokens for entry in batch.entries),
             self._layers,
+            self._marks(batch.copies.kept, dict(zip(rows, enumerate(starts), strict=True))),
         )
+
+    def _restore(self, copy: StateCopy) -> None:
+        slot = self._num_rows + copy.snapshot
+        assert self._num_tokens[slot] == copy.num_tokens, "a snapshot of another border"
+        self._num_tokens[copy.row] = copy.num_tokens
+        for state in itertools.chain(*self._layers):
+            state[copy.row] = state[slot]
+
+    def _marks(
+        self, kept: Sequence[StateCopy], places: dict[int, tuple[int, int]]
+    ) -> tuple[StateMark, ...]:
+        """`places`: of each row, which of the step it is, and where it begins."""
+        marks = []
+        for copy in kept:
+            place, start = places[copy.row]
+            slot = self._num_rows + copy.snapshot
+            self._num_tokens[slot] = copy.num_tokens
+            marks.append(StateMark(place, copy.num_tokens - start, slot))
+        return tuple(marks)
 
     def _wipe(self, rows: Sequence[int]) -> None:
         """For requests that begin."""

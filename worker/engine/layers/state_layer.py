@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -29,17 +30,27 @@ class StateLayer:
         return self.num_values * torch.float32.itemsize
 
 
+class StateMark(NamedTuple):
+    """A place in a step whose state is kept in a slot of its own."""
+
+    row: int  # of the step
+    num_tokens: int  # of that row in this step, up to there: at least one
+    slot: int  # of the cache
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepStates:
     """The states of a step's requests, in the order of its rows.
 
-    A layer reads what lies before the first token of each, and leaves what lies behind its last.
+    A layer reads what lies before the first token of each, and leaves what lies behind its last,
+    and behind each mark.
     """
 
     slots: torch.Tensor  # [num_rows] int64, of the cache
     starts: tuple[int, ...]  # [num_rows], position of each row's first token in its text
     query_lens: tuple[int, ...]  # [num_rows], tokens of each in this step
     layers: Sequence[tuple[torch.Tensor, ...]]  # by recurrent layer; [num_slots, *shape] each
+    marks: tuple[StateMark, ...] = ()
     # Made by the first layer that asks. By their number, where a row's last inputs lie:
     _past_places: dict[int, PastPlaces] = field(default_factory=dict)
     _scan_orders: list[ScanOrder] = field(default_factory=list)  # one, or none yet
@@ -47,15 +58,15 @@ class StepStates:
     def past_places(self, num_past: int) -> PastPlaces:
         """For layers that see the last `num_past` inputs beside each token's own."""
         if num_past not in self._past_places:
-            self._past_places[num_past] = PastPlaces.of(self.query_lens, num_past)
+            self._past_places[num_past] = PastPlaces.of(self, num_past)
         return self._past_places[num_past]
 
-    @property
-    def scan_order(self) -> ScanOrder:
-        """For layers that take one token after the other."""
+    def scanned(self, matrices: torch.Tensor) -> ScannedRows:
+        """For layers that take one token after the other; `matrices` [num_slots, *shape]."""
         if not self._scan_orders:
-            self._scan_orders.append(ScanOrder.of(self.query_lens))
-        return self._scan_orders[0]
+            self._scan_orders.append(ScanOrder.of(self.query_lens, self.marks))
+        order = self._scan_orders[0]
+        return ScannedRows(matrices, self.slots[order.rows], order)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,11 +74,13 @@ class PastPlaces:
     """Indices into the past inputs of all rows, `num_past` each, and behind them the step's."""
 
     seen: torch.Tensor  # [num_past + 1, num_tokens] int64: of each token, the oldest first
-    last: torch.Tensor  # [num_rows, num_past] int64: what is the past behind the step
+    # What is the past behind the step, row by row, and behind each mark:
+    kept: torch.Tensor  # [num_rows + num_marks, num_past] int64
+    kept_slots: torch.Tensor  # [num_rows + num_marks] int64, of the cache
 
     @classmethod
-    def of(cls, query_lens: Sequence[int], num_past: int) -> PastPlaces:
-        lens = torch.tensor(query_lens)
+    def of(cls, states: StepStates, num_past: int) -> PastPlaces:
+        lens = torch.tensor(states.query_lens)
         token_starts = lens.cumsum(0) - lens
         rows = torch.arange(len(lens))
         num_stored = len(lens) * num_past
@@ -80,10 +93,13 @@ class PastPlaces:
         row_of_token = rows.repeat_interleave(lens)
         offsets = torch.arange(int(lens.sum())) - token_starts[row_of_token]
         back = torch.arange(-num_past, 1)[:, None]
-        behind = lens[:, None] + torch.arange(-num_past, 0)
+        marked_rows, marked_lens, marked_slots = _columns(states.marks)
+        kept_rows = torch.cat([rows, marked_rows])
+        behind = torch.cat([lens, marked_lens])[:, None] + torch.arange(-num_past, 0)
         return cls(
             place(row_of_token.expand(num_past + 1, -1), offsets + back),
-            place(rows[:, None].expand(-1, num_past), behind),
+            place(kept_rows[:, None].expand(-1, num_past), behind),
+            torch.cat([states.slots, marked_slots]),
         )
 
 
@@ -93,13 +109,53 @@ class ScanOrder:
 
     rows: torch.Tensor  # [num_rows] int64
     tokens: tuple[torch.Tensor, ...]  # by turn: int64, of the first rows, one each
+    # Behind some turns: places among `rows` whose matrices are kept, and in which slots, int64 both
+    marked: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
 
     @classmethod
-    def of(cls, query_lens: Sequence[int]) -> ScanOrder:
+    def of(cls, query_lens: Sequence[int], marks: Sequence[StateMark] = ()) -> ScanOrder:
         lens = torch.tensor(query_lens)
         rows = lens.argsort(descending=True, stable=True)
         first_tokens = (lens.cumsum(0) - lens)[rows]
         nums_rows = [sum(length > turn for length in query_lens) for turn in range(max(query_lens))]
+        place_of_row = rows.argsort()
+        by_turn: dict[int, list[StateMark]] = {}
+        for mark in marks:
+            by_turn.setdefault(mark.num_tokens - 1, []).append(mark)
+        marked = {}
+        for turn, some in by_turn.items():
+            marked_rows, _, slots = _columns(some)
+            marked[turn] = place_of_row[marked_rows], slots
         return cls(
-            rows, tuple(first_tokens[:num_rows] + turn for turn, num_rows in enumerate(nums_rows))
+            rows,
+            tuple(first_tokens[:num_rows] + turn for turn, num_rows in enumerate(nums_rows)),
+            marked,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScannedRows:
+    """What a scan changes in one layer: a matrix, or several, of each row."""
+
+    matrices: torch.Tensor  # [num_slots, *shape], of the cache
+    slots: torch.Tensor  # [num_rows] int64, in the order of the scan
+    order: ScanOrder
+
+    def turns(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Tokens of a turn, and the matrices of their rows, to be changed in place.
+
+        Whoever takes all turns leaves them in the cache, and those that are marked on the way.
+        """
+        rows = self.matrices[self.slots]
+        for turn, tokens in enumerate(self.order.tokens):
+            yield tokens, rows[: len(tokens)]
+            if turn in self.order.marked:
+                places, slots = self.order.marked[turn]
+                self.matrices[slots] = rows[places]
+        self.matrices[self.slots] = rows
+
+
+def _columns(marks: Sequence[StateMark]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows, numbers of tokens and slots: [num_marks] int64 each."""
+    rows, nums_tokens, slots = torch.tensor(marks, dtype=torch.int64).reshape(-1, 3).T
+    return rows, nums_tokens, slots

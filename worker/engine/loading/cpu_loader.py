@@ -11,6 +11,7 @@ from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import num_kv_pages
+from worker.engine.cache.state_snapshots import num_snapshots
 from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
 from worker.engine.cpu.state_cache import StateCache
@@ -82,7 +83,8 @@ class CpuLoader:
         else:
             loaded = self._load_native(setup, library)
         pool, forward = loaded.pool, loaded.forward
-        state_layers, num_slots = setup.config.state_layers, self._site.step.max_running
+        state_layers, num_rows = setup.config.state_layers, self._site.step.max_running
+        num_snapshots = self._num_snapshots(setup.config, pool) if state_layers else None
         return LoadedModel(
             pool,
             lambda req_to_token: ModelRunner(
@@ -92,11 +94,13 @@ class CpuLoader:
                 setup.config.num_outputs,
                 grammars,
                 loaded.image_encoder,
-                StateCache(state_layers, num_slots) if state_layers else None,
+                StateCache(state_layers, num_rows, num_snapshots or 0) if state_layers else None,
             ),
             forward.lora_projections,
-            has_prefixes=not state_layers,
-            remark="; ".join(filter(None, (self._remark(setup.config), loaded.remark))),
+            num_snapshots=num_snapshots,
+            remark="; ".join(
+                filter(None, (self._remark(setup.config, num_snapshots), loaded.remark))
+            ),
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set=loaded.kernel_set,
@@ -157,10 +161,18 @@ class CpuLoader:
         loaded = load_tower(tower, sight, self._model_path, load_format, setup.dtype)
         return ImageEncoder(loaded, sight, max_kept_bytes=MAX_KEPT_BYTES)
 
-    def _remark(self, model: ModelConfig) -> str:
-        if model.state_layers:
-            return recurrent_limits.remark(model)
+    def _remark(self, model: ModelConfig, num_snapshots: int | None) -> str:
+        if num_snapshots is not None:
+            return recurrent_limits.remark(model, num_snapshots)
         return INT8_KV if self._site.config.kv_dtype == "int8" else ""
+
+    def _num_snapshots(self, model: ModelConfig, pool: KVCachePool) -> int:
+        """In what weights, requests that run, keys and values leave of the memory."""
+        kv_bytes = pool.group.bytes_per_token * pool.num_tokens
+        running_bytes = model.state_bytes * self._site.step.max_running
+        return num_snapshots(
+            self._site.config, model.state_bytes, pool.num_pages, kv_bytes + running_bytes
+        )
 
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """In what the weights have left of the memory."""

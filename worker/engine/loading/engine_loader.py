@@ -12,6 +12,7 @@ import torch
 from shared.errors import ConfigError
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
+from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.cuda.cuda_device import CudaDevice, gpu_obstacle, has_gpu, num_gpus
 from worker.engine.cuda.kv.kv_dtype import check_kv_dtype
 from worker.engine.device.gpu_device import GpuDevice
@@ -155,14 +156,14 @@ class EngineLoader:
 
     def _make_books(self, setup: ModelSetup, loaded: LoadedModel) -> tuple[Scheduler, BatchRunner]:
         """A scheduler with empty books, and the runner that reads them."""
-        max_running = self._step.max_running
+        max_running, num_snapshots = self._step.max_running, loaded.num_snapshots
         ledger = KVLedger(
             loaded.pool.num_pages,
             loaded.pool.page_size,
             max_running,
             setup.max_context_len,
             self._config.max_pinned_share,
-            has_prefixes=loaded.has_prefixes,
+            snapshots=None if num_snapshots is None else StateSnapshots(num_snapshots),
         )
         return (
             Scheduler(
@@ -172,7 +173,7 @@ class EngineLoader:
                 setup.config.vocab_size,
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
-                make_drafter(self._config, can_drop_tokens=loaded.has_prefixes),
+                make_drafter(self._config, can_drop_tokens=not loaded.keeps_states),
             ),
             loaded.make_runner(ledger.req_to_token),
         )
@@ -203,6 +204,7 @@ class EngineLoader:
             has_prefixes=loaded.has_prefixes,
             takes_no_images=bool(loaded.no_images),
             num_packed_failures=loaded.num_packed_failures,
+            num_snapshot_slots=loaded.num_snapshots or 0,
         )
 
     def _num_pinnable_tokens(self, loaded: LoadedModel) -> int:

@@ -31,8 +31,9 @@ def check_memory(
     kv_bytes_per_token = model.kv_bytes_per_token(kv_dtype)
     num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
     kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
-    num_states = StepLimits.of(config, on_gpu=False).max_running if model.state_layers else 0
-    state_bytes = num_states * model.state_bytes
+    max_running = StepLimits.of(config, on_gpu=False).max_running
+    num_snapshots = config.state_snapshots or 0  # by default they take what is left
+    state_bytes = (max_running + num_snapshots) * model.state_bytes
     available = available_memory_bytes()
     if num_weight_bytes + kv_bytes + state_bytes <= available:
         return
@@ -43,7 +44,8 @@ def check_memory(
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
     states = ""
     if state_bytes:
-        states = f", recurrent states {_gib(state_bytes)} (max_running={num_states})"
+        told = f", state_snapshots={num_snapshots}" if num_snapshots else ""
+        states = f", recurrent states {_gib(state_bytes)} (max_running={max_running}{told})"
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
         f"billion parameters take {_gib(num_weight_bytes)}{kept}, keys and values "

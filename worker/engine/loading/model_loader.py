@@ -45,7 +45,9 @@ class LoadedModel:
     pool: KVSize
     make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
-    has_prefixes: bool = True  # whether pages alone let another request go on behind them
+    num_snapshots: int | None = (
+        None  # slots for recurrent states at page borders; None: it has none
+    )
     pooling: PoolingParams | None = None  # set: it gives this, and no tokens
     coded_share: float = 0.0  # of its layers' weights: what is multiplied as it is stored
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted
@@ -54,6 +56,16 @@ class LoadedModel:
     gpu: GpuCard | None = None
     kernel_set: str = ""  # of our C++
     num_packed_failures: int = 0  # of the packed form on disk: not had, or not as it was written
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether pages alone do not tell how a text goes on: no token can be taken back."""
+        return self.num_snapshots is not None
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether another request can go on behind what one has computed."""
+        return self.num_snapshots != 0
 
 
 class ModelLoader(Protocol):

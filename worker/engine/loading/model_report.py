@@ -119,7 +119,9 @@ def _name(dtype: torch.dtype) -> str:
 
 def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int, num_weight_bytes: int) -> str:
     kv_bytes = model.kv_bytes_per_token(dtype)
-    state = f", a request's state {model.state_bytes / 1024:.1f} KiB" if model.state_bytes else ""
+    state = ""
+    if model.state_bytes:
+        state = f", a state (of a request, or kept for others) {model.state_bytes / 1024:.1f} KiB"
     return (
         f"weights take {num_weight_bytes / (1 << 30):.2f} GiB, a token of the cache "
         f"{kv_bytes / 1024:.1f} KiB{state}; {usable_bytes / (1 << 30):.2f} GiB are available"

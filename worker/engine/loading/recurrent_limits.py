@@ -25,9 +25,15 @@ def check_on_cpu(config: EngineConfig, model: ModelConfig) -> None:
         )
 
 
-def remark(model: ModelConfig) -> str:
+def remark(model: ModelConfig, num_snapshots: int) -> str:
     """What the operator of such a model should know."""
+    state = (
+        f"a request keeps {model.state_bytes / 1024:.1f} KiB of state beside its keys and values"
+    )
+    if not num_snapshots:
+        return f"{state}; no prefix is cached, for there is no room for states at page borders"
+    num_bytes = num_snapshots * model.state_bytes
     return (
-        f"a request keeps {model.state_bytes / 1024:.1f} KiB of state beside its keys and values; "
-        "every prompt is computed from its first token, for no prefix is cached"
+        f"{state}; prefixes are cached with up to {num_snapshots} such states, "
+        f"{num_bytes / (1 << 20):.1f} MiB (state_snapshots)"
     )

@@ -35,8 +35,8 @@ from worker.engine_link.engine_messages import (
 GRAMMAR_POLL_S = 0.002
 SIGN_OF_LIFE_S = 1.0
 NO_BEAMS = (
-    "beam search is not possible with this model: no prefix is cached beside the state of its "
-    "recurrent layers, so that each token of each beam would compute its whole text again"
+    "beam search is not possible with this model: the state of its recurrent layers is kept at few "
+    "places of a text, so that each token of each beam would compute many others again"
 )
 
 
@@ -187,7 +187,7 @@ class Engine:
     def _admit(self, arrival: Arrival, matcher: GrammarMatcher | None = None) -> None:
         command = arrival.command
         beam = command.options.sampling.beam
-        if beam is not None and not self._scheduler.has_prefixes:
+        if beam is not None and self._scheduler.keeps_states:
             self._refuse(command.run_id, NO_BEAMS)
         elif beam is not None:
             self._beams.begin(arrival, beam)

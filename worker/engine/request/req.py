@@ -12,6 +12,7 @@ from shared.protocol.sampling import PoolingKind
 from shared.protocol.token_ids import token_array
 from worker.engine.cache.radix_cache import MatchResult
 from worker.engine.cache.radix_node import RadixNode
+from worker.engine.cache.state_snapshots import OwnSnapshots
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.dry_penalty import DryPenalty
@@ -75,6 +76,7 @@ class Req:
         "row",
         "run_id",
         "sampling",
+        "snapshots",
         "status",
         "stop_token_ids",
         "thought_limit",
@@ -136,6 +138,7 @@ class Req:
         self.num_cached_pages = 0
         self.num_computed = 0
         self.lock_node: RadixNode | None = None
+        self.snapshots: OwnSnapshots | None = None  # of a model that keeps states
         self.page_keys: list[bytes] = []  # of its first full pages, as far as they were needed
         self.prefix_hashes: list[int] = []  # of the tokens up to the end of each such page
         self.last_match: tuple[int, MatchResult] | None = None  # with the version of the cache

@@ -108,6 +108,24 @@ class StepSize(NamedTuple):
     num_tokens: int  # all that go through the model: guesses, too
 
 
+class StateCopy(NamedTuple):
+    """Of the state behind the first `num_tokens` tokens of a row: from a slot, or into one."""
+
+    row: int
+    snapshot: int  # slot
+    num_tokens: int
+
+
+class StateCopies(NamedTuple):
+    """What a step copies of recurrent states."""
+
+    restored: Sequence[StateCopy] = ()  # before it: rows go on behind what others have computed
+    kept: Sequence[StateCopy] = ()  # when it comes by there
+
+
+NO_COPIES = StateCopies()
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleBatch:
     """The requests of one step: those that decode first, then prefill chunks."""
@@ -118,6 +136,7 @@ class ScheduleBatch:
     may_await: bool = False  # planned while another step was in flight: inputs may be awaited
     # Somebody's choice depends on a token that is awaited: tokens are chosen when it is known.
     chooses_late: bool = False
+    copies: StateCopies = NO_COPIES
 
     @property
     def others(self) -> list[ScheduledReq]:

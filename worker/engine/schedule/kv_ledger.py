@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from shared.protocol.request import KeepPrefix
 from worker.engine.cache.page_allocator import PageAllocator
 from worker.engine.cache.radix_cache import MatchResult, RadixCache
 from worker.engine.cache.radix_node import RadixNode
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.request.req import Req
+from worker.engine.request.schedule_batch import NO_COPIES, ScheduledReq, StateCopies
+from worker.engine.schedule.snapshot_planner import SnapshotPlanner
 
 TOKEN_BYTES = 4
 
@@ -30,15 +33,21 @@ class KVLedger:
         max_context_len: int,
         max_pinned_share: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        has_prefixes: bool = True,
+        snapshots: StateSnapshots | None = None,
     ) -> None:
-        """Without prefixes no page outlives its request: pages alone do not tell how it goes on."""
-        self.has_prefixes = has_prefixes
+        """`snapshots`: of a model for which pages alone do not tell how a text goes on. Without a
+        slot for one no page outlives its request.
+        """
+        self.keeps_states = snapshots is not None
+        self.has_prefixes = snapshots is None or snapshots.num_slots > 0
+        self.snapshots = snapshots if self.has_prefixes else None
+        self.planner = (
+            None if self.snapshots is None else SnapshotPlanner(self.snapshots, page_size)
+        )
         self.page_size = page_size
         self.num_pages = num_pages
         self.allocator = PageAllocator(num_pages)
-        self.cache = RadixCache(page_size, int(num_pages * max_pinned_share))
+        self.cache = RadixCache(page_size, int(num_pages * max_pinned_share), self.snapshots)
         self._clock = clock
         max_pages = min(num_pages, self._num_pages_for(max_context_len))
         self.req_to_token = ReqToTokenPool(num_rows, max_pages, self.allocator.padding_page)
@@ -105,6 +114,8 @@ class KVLedger:
         req.num_pages = req.num_cached_pages = len(match.pages)
         req.num_computed = req.num_slots = len(match.pages) * self.page_size
         self.req_to_token.write_pages(req.row, 0, match.pages)
+        if self.planner is not None:
+            self.planner.begin(req, match)
         if req.num_cached_tokens is None:
             req.num_cached_tokens = min(req.num_computed, req.num_prompt_tokens)
             self.num_prefix_queries += req.num_prompt_tokens
@@ -130,6 +141,10 @@ class KVLedger:
         pages, self._fresh_pages = self._fresh_pages, []
         return pages
 
+    def plan_copies(self, entries: Sequence[ScheduledReq]) -> StateCopies:
+        """Of recurrent states, in a step with these: asked once, when it is launched."""
+        return NO_COPIES if self.planner is None else self.planner.plan(entries)
+
     def commit(self, req: Req) -> None:
         """Puts its full computed pages into the cache, where others find them."""
         if not self.has_prefixes:
@@ -148,6 +163,8 @@ class KVLedger:
             self.allocator.free(result.duplicates)
         req.lock_node = result.node
         req.num_cached_pages = end
+        if self.planner is not None:
+            self.planner.put(req)
 
     def free_spares(self) -> None:
         """Steps that were launched before the last `commit` are done."""
@@ -169,6 +186,8 @@ class KVLedger:
         assert req.lock_node is not None
         own_pages = self.req_to_token.read_pages(req.row, req.num_cached_pages, req.num_pages)
         self.allocator.free(own_pages)
+        if self.planner is not None:
+            self.planner.end(req, keep=keep)
         if keep and req.options.keep is not None:
             self._pin(req, req.lock_node, req.options.keep)
         self.cache.unlock(req.lock_node)
@@ -197,6 +216,8 @@ class KVLedger:
     def check_integrity(self, running: Collection[Req]) -> None:
         """Raises RuntimeError when a page, a row or a lock is lost or in two places."""
         self.cache.check_integrity()
+        if self.planner is not None:
+            self.planner.check_integrity(list(self.cache.nodes()), running)
         num_rows = self.num_free_rows + len(running)
         if num_rows != self.req_to_token.num_rows:
             raise RuntimeError(f"{self.req_to_token.num_rows - num_rows} rows lost")

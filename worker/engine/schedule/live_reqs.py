@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
+from collections.abc import Sequence
 
 from worker.engine.request.req import Req, ReqStatus
 from worker.engine.schedule.kv_ledger import KVLedger
@@ -15,7 +17,8 @@ MIN_PENDING_TOKENS = 32  # fewer are computed again as fast as waited for
 class PendingPrefixes:
     """Prefixes that running prefills are about to put into the cache, page by page.
 
-    So nobody starts to compute the same.
+    So nobody starts to compute the same. Of a model that keeps states they are of use where a state
+    will be found, and there alone.
     """
 
     def __init__(self, ledger: KVLedger) -> None:
@@ -23,17 +26,25 @@ class PendingPrefixes:
         self._min_pages = -(-MIN_PENDING_TOKENS // ledger.page_size)
         self._num_fillers: Counter[int] = Counter()  # hash of a prefix -> running prefills with it
         self._hashes: dict[int, list[int]] = {}  # by run_id
+        self._fillers: dict[int, Req] = {}  # by run_id, of a model that keeps states
 
     def add(self, req: Req) -> None:
         """Its prefill begins: its cached pages are known."""
         if not self._ledger.has_prefixes:
             return
-        hashes = self._ledger.prefix_hashes(req)[req.num_cached_pages :]
-        self._hashes[req.run_id] = hashes
-        self._num_fillers.update(hashes)
+        hashes = self._ledger.prefix_hashes(req)
+        planner = self._ledger.planner
+        if planner is not None:
+            for other in self._fillers.values():
+                planner.want(req, _num_equal(hashes, other.prefix_hashes))
+            self._fillers[req.run_id] = req
+            return
+        self._hashes[req.run_id] = hashes[req.num_cached_pages :]
+        self._num_fillers.update(self._hashes[req.run_id])
 
     def discard(self, req: Req) -> None:
         """Its prefill is over, if it ran."""
+        self._fillers.pop(req.run_id, None)
         for prefix_hash in self._hashes.pop(req.run_id, ()):
             self._num_fillers[prefix_hash] -= 1
             if self._num_fillers[prefix_hash] == 0:
@@ -41,14 +52,25 @@ class PendingPrefixes:
 
     def will_serve(self, req: Req) -> bool:
         """Whether a longer prefix than it finds now will soon be in the cache."""
-        if not self._num_fillers or not req.reads_cache:
+        if not (self._num_fillers or self._fillers) or not req.reads_cache:
             return False
         hashes = self._ledger.prefix_hashes(req)
-        idx = len(self._ledger.match(req).pages) + self._min_pages - 1
+        first = len(self._ledger.match(req).pages) + self._min_pages
         # The last token is computed in any case: the page that it completes is no gain.
-        return idx < (req.num_tokens - 1) // self._ledger.page_size and (
-            hashes[idx] in self._num_fillers
+        last = (req.num_tokens - 1) // self._ledger.page_size
+        if self._ledger.planner is None:
+            return first <= last and hashes[first - 1] in self._num_fillers
+        return any(
+            first <= border <= last and other.prefix_hashes[border - 1] == hashes[border - 1]
+            for other in self._fillers.values()
+            for border in self._ledger.planner.borders_to_come(other)
         )
+
+
+def _num_equal(hashes: Sequence[int], others: Sequence[int]) -> int:
+    """The first pages of two paths that are the same: each hash is of all pages up to its own."""
+    indices = range(min(len(hashes), len(others)))
+    return bisect.bisect_left(indices, x=True, key=lambda idx: hashes[idx] != others[idx])
 
 
 class LiveReqs:

@@ -69,9 +69,9 @@ class Scheduler:
         return self._reqs.waiting.num_tokens + num_prefilling
 
     @property
-    def has_prefixes(self) -> bool:
-        """Whether what one request computed serves others."""
-        return self._ledger.has_prefixes
+    def keeps_states(self) -> bool:
+        """Whether pages alone do not tell how a text goes on."""
+        return self._ledger.keeps_states
 
     def add(self, req: Req) -> None:
         finish = self._refusal(req) or req.finish_by_tokens() or self._finish_by_memory(req)
@@ -153,6 +153,7 @@ class Scheduler:
             num_drafted=self._drafter.num_drafted if self._drafter else 0,
             num_accepted=self._drafter.num_accepted if self._drafter else 0,
             num_pinned_tokens=ledger.num_pinned_tokens(),
+            num_snapshots=ledger.snapshots.num_cached if ledger.snapshots else 0,
         )
 
     def check_integrity(self) -> None:
@@ -265,11 +266,12 @@ class Scheduler:
                 self._reqs.prefilling.pop(entry.req.run_id, None)
         may_await = self._num_in_flight > 0
         self._num_in_flight += 1
-        pages = self._ledger.take_fresh_pages()
+        entries, pages = plain + others, self._ledger.take_fresh_pages()
         chooses_late = may_await and any(
             entry.has_awaited_input and entry.req.must_know_next for entry in plain
         )
-        return ScheduleBatch(plain + others, len(plain), pages, may_await, chooses_late)
+        copies = self._ledger.plan_copies(entries)
+        return ScheduleBatch(entries, len(plain), pages, may_await, chooses_late, copies)
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
         for req in self._reqs.prefilling.values():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,8 @@ from tests.worker.engine.families import RECURRENT
 from tests.worker.engine.models.test_transformers_models import architectures_of
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
+from worker.engine.cache import state_snapshots
+from worker.engine.cache.state_snapshots import num_snapshots
 from worker.engine.loading import memory_check
 from worker.engine.loading.memory_check import check_memory
 from worker.engine.loading.model_report import report_on, report_on_gpu
@@ -38,24 +42,56 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("lfm2"), model_type, **overrides)
 
 
-def test_no_prefix_is_kept_or_announced(path: Path) -> None:
-    rig = Rig(path, max_pinned_share=0.5)
+@pytest.mark.parametrize(
+    ("num_slots", "remark"),
+    [
+        (None, r"prefixes are cached with up to 256 such states, 0\.3 MiB \(state_snapshots\)"),
+        (3, r"prefixes are cached with up to 3 such states, 0\.0 MiB \(state_snapshots\)"),
+        (0, "no prefix is cached, for there is no room for states at page borders"),
+    ],
+)
+def test_prefixes_are_kept_where_states_are(path: Path, num_slots: int | None, remark: str) -> None:
+    """As many as there are pages, where memory has room for more."""
+    rig = Rig(path, max_pinned_share=0.5, state_snapshots=num_slots)
     prompt = random_prompt(200, seed=3)
     keep = KeepPrefix(seconds=600)
     for run_id in (1, 2):
         rig.run(make_add(run_id, prompt, max_tokens=4, ignore_eos=True, keep=keep))
-    load = rig.channel.steps[-1].load
-    assert (load.num_prefix_queries, load.num_prefix_hits) == (400, 0)
-    assert (load.num_free_tokens, load.num_pinned_tokens) == (load.num_kv_tokens, 0)
+    load, is_kept = rig.channel.steps[-1].load, num_slots != 0
+    assert (load.num_prefix_queries, load.num_prefix_hits) == (400, 192 * is_kept)
+    assert (load.num_free_tokens, load.num_pinned_tokens) == (load.num_kv_tokens, 192 * is_kept)
+    assert load.num_snapshots == is_kept
     ready = next(event for event in rig.channel.events if isinstance(event, EngineReady))
-    assert (ready.has_prefixes, ready.num_pinnable_tokens) == (False, 0)
+    assert (ready.has_prefixes, ready.num_pinnable_tokens) == (is_kept, 2048 * is_kept)
+    assert ready.num_snapshot_slots == (256 if num_slots is None else num_slots)
     assert ready.remark.startswith("a request keeps 1.1 KiB of state beside its keys and values")
+    assert re.search(remark, ready.remark)
+
+
+def test_states_take_what_is_left_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most a quarter, and a GiB; what is configured is counted before anything is loaded."""
+    nums = []
+    for available in (100, 4000, 8 << 30):
+        monkeypatch.setattr(state_snapshots, "available_memory_bytes", lambda size=available: size)
+        nums.append(num_snapshots(EngineConfig(), 10, 1 << 30, 80))
+        nums.append(num_snapshots(EngineConfig(), 10, 50, 90))
+    assert nums == [2, 1, 100, 50, (1 << 30) // 10, 50]
+    assert num_snapshots(EngineConfig(), 10, 50, 9 << 30) == 0
+    assert num_snapshots(EngineConfig(state_snapshots=70), 10, 50, 9 << 30) == 70
+    with pytest.raises(ConfigError, match="state_snapshots must be at least 0, not -1"):
+        EngineConfig(state_snapshots=-1).check()
 
 
 def test_guesses_are_refused(path: Path) -> None:
     sentence = "speculate=ngram is not possible with Lfm2ForCausalLM: the state of its recurrent"
     with pytest.raises(ConfigError, match=sentence):
         Rig(path, speculate="ngram")
+
+
+def test_nothing_is_guessed_where_no_token_can_be_taken_back(path: Path) -> None:
+    """Not what a grammar leaves one way for, either; with prefixes, and without."""
+    for num_slots in (None, 0):
+        assert Rig(path, state_snapshots=num_slots).engine._scheduler._drafter is None
 
 
 def test_a_gpu_is_refused(path: Path) -> None:
@@ -105,7 +141,7 @@ def test_beams_are_refused(path: Path) -> None:
 def test_states_count_as_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = read_model_config(path)
     assert model.state_bytes == STATE_BYTES
-    assert "a request's state 1.1 KiB" in report_on(path).need
+    assert "a state (of a request, or kept for others) 1.1 KiB" in report_on(path).need
     config = EngineConfig(
         model_path=str(path), max_running=1 << 20, max_step_tokens=1 << 20, num_kv_tokens=16
     )
@@ -115,6 +151,11 @@ def test_states_count_as_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         check_memory(config, model, torch.float32, 2048)
     monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 2 << 30)
     check_memory(config, model, torch.float32, 2048)
+    sentence = r"states 2\.25 GiB \(max_running=1048576, state_snapshots=1048576\), and"
+    with pytest.raises(ConfigError, match=sentence):
+        check_memory(
+            dataclasses.replace(config, state_snapshots=1 << 20), model, torch.float32, 2048
+        )
 
 
 def test_the_card_knows_who_keeps_states(path: Path) -> None:

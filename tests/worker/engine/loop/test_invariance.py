@@ -298,6 +298,17 @@ def test_many_short_and_long_texts_keep_their_states_apart(tmp_path: Path, famil
     for add in adds:
         alone.run(add)
     assert rig.channel.steps[-1].load.num_preemptions > 0
+    assert goes_on_behind_states(rig.runner.batches)
     keys = [key for key in rig.logits if key[0] != 99]
     assert keys
     assert all(torch.equal(rig.logits[key], alone.logits[key]) for key in keys)
+
+
+def goes_on_behind_states(batches: list[list[tuple[int, int, int]]]) -> bool:
+    """Whether one that was retracted begins within what it had computed."""
+    ends: dict[int, int] = {}
+    is_restored = False
+    for run_id, start, end in (entry for batch in batches for entry in batch):
+        is_restored |= 0 < start < ends.get(run_id, 0)
+        ends[run_id] = end
+    return is_restored

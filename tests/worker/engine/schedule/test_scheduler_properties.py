@@ -32,6 +32,7 @@ from tests.worker.engine.fake_runner import (
     suffix_drafter,
 )
 from tests.worker.engine.schedule.test_kv_model import cached_prefixes
+from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.request.req import Req
 from worker.engine.schedule.waiting_queue import SchedulePolicy
 from worker.engine.speculation.drafter import Drafter
@@ -72,6 +73,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         eos_token_ids=st.sampled_from([(), (3,)]),
         policy=st.sampled_from(["fcfs", "lpm"]),
         max_prefill_tokens=st.none() | st.integers(1, 8),
+        num_snapshots=st.none() | st.integers(0, 6),
+        min_gain_tokens=st.integers(1, 6),
     )
     def start(
         self,
@@ -85,7 +88,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         eos_token_ids: tuple[int, ...],
         policy: SchedulePolicy,
         max_prefill_tokens: int | None,
+        num_snapshots: int | None,
+        min_gain_tokens: int,
     ) -> None:
+        """With `num_snapshots` it keeps states, which no guess may come by."""
+        keeps_states = num_snapshots is not None
         self.stage = Stage(
             num_pages=num_pages,
             page_size=page_size,
@@ -93,11 +100,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_step_tokens=max_running + extra_tokens,
             max_context_len=MAX_CONTEXT_LEN,
             model=model,
-            drafter=DRAFTERS[speculate](),
+            drafter=None if keeps_states else DRAFTERS[speculate](),
             overlap_depth=overlap_depth,
             eos_token_ids=eos_token_ids,
             policy=policy,
             max_prefill_tokens=max_prefill_tokens,
+            snapshots=None
+            if num_snapshots is None
+            else StateSnapshots(num_snapshots, min_gain_tokens),
         )
         self.eos_token_ids = eos_token_ids
 
@@ -142,6 +152,15 @@ class SchedulerMachine(RuleBasedStateMachine):
                 namespace=namespace,
                 public=PublicPrefix(b"p", self.num_public[run_id]),
             )
+
+    @precondition(lambda self: self.namespaces.keys() - self.pooled.keys())
+    @rule(data=st.data(), num_tokens=st.integers(1, 4))
+    def add_next_turn(self, data: Any, num_tokens: int) -> None:
+        """Behind what somebody has got so far."""
+        run_id = data.draw(st.sampled_from(sorted(self.namespaces.keys() - self.pooled.keys())))
+        prompt = [*self.prompts[run_id], *self.stage.tokens[run_id], *[1] * num_tokens]
+        num_public = self.num_public[run_id]
+        self.add(prompt, 0, 6, 0, 0.0, self.namespaces[run_id], 1, num_public)
 
     @rule(
         prompt=st.lists(st.sampled_from([1, 2, NAN_TOKEN]), min_size=1, max_size=30),
@@ -256,6 +275,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.stage.scheduler.check_integrity()
         load = self.stage.scheduler.load()
         assert load.num_free_tokens == load.num_kv_tokens
+        snapshots = self.stage.ledger.snapshots
+        if snapshots is not None:
+            assert snapshots.num_free + load.num_snapshots == snapshots.num_slots
         assert (load.num_running, load.num_waiting, load.num_waiting_tokens) == (0, 0, 0)
         for run_id in self.prompts:
             self._check_run(run_id)

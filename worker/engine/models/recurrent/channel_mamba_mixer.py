@@ -68,19 +68,14 @@ class ChannelMambaMixer:
         values = activate(self._convolution.forward(channels, past, states), "silu")
         short_times, writers, readers = self._normed(self._inner(values.to(x.dtype)))
         times = softplus(self._times(short_times.to(x.dtype)).float() + self._time_bias)
-        order = states.scan_order
-        slots = states.slots[order.rows]
-        rows = matrices[slots]
         output = selective_scan(
-            rows,
-            order,
+            states.scanned(matrices),
             times[:, None],
             self._rates,
             (values * times)[:, None],
             writers[:, None],
             readers[:, None],
         )
-        matrices[slots] = rows
         gated = (output[:, 0] + values * self._skip) * activate(gates.float(), "silu")
         return self._out(gated.to(x.dtype))
 

@@ -66,13 +66,10 @@ class DeltaNetMixer:
         past, matrices = states.layers[self._state_id]
         channels = self._convolution.forward(self._channels(x), past, states)
         queries, keys, values = self._heads(activate(channels, "silu"))
-        order = states.scan_order
-        slots = states.slots[order.rows]
-        rows = matrices[slots]
         times = softplus(self._times(x).float() + self._time_bias)
         decays, rates = torch.exp(times * self._decay_rates), sigmoid(self._rates(x))
-        output = gated_delta_scan(rows, order, decays[..., None], rates, queries, keys, values)
-        matrices[slots] = rows
+        rows = states.scanned(matrices)
+        output = gated_delta_scan(rows, decays[..., None], rates, queries, keys, values)
         return self._out(self._gated_norm(output, self._gates(x)).to(x.dtype))
 
     def _heads(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from worker.engine.layers.state_layer import ScanOrder
+from worker.engine.layers.state_layer import ScannedRows
 
 _LENGTH_EPS = 1e-6
 
@@ -15,8 +15,7 @@ def of_length_one(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def gated_delta_scan(
-    matrices: torch.Tensor,  # [num_rows, num_heads, value_dim, key_dim] in that order: changes
-    order: ScanOrder,
+    rows: ScannedRows,  # a matrix has the shape [num_heads, value_dim, key_dim]
     decays: torch.Tensor,  # [num_tokens, num_heads, key_dim or 1], what is kept of a matrix
     rates: torch.Tensor,  # [num_tokens, num_heads], how much of a mistake is corrected
     queries: torch.Tensor,  # [num_tokens, num_heads, key_dim]
@@ -29,8 +28,8 @@ def gated_delta_scan(
     text was cut.
     """
     output = torch.empty_like(values)
-    for tokens in order.tokens:
-        matrix, key = matrices[: len(tokens)], keys[tokens][:, :, None]
+    for tokens, matrix in rows.turns():
+        key = keys[tokens][:, :, None]
         matrix *= decays[tokens][:, :, None]
         mistakes = values[tokens] - (matrix * key).sum(-1)
         matrix += (mistakes * rates[tokens][..., None])[..., None] * key

@@ -66,19 +66,14 @@ class KimiDeltaMixer:
         joined = activate(self._convolution.forward(channels, past, states), "silu")
         queries, keys, values = (self._heads(part) for part in joined.chunk(3, dim=-1))
         times = softplus(self._times(short_times.contiguous()).float() + self._time_bias)
-        order = states.scan_order
-        slots = states.slots[order.rows]
-        rows = matrices[slots]
         output = gated_delta_scan(
-            rows,
-            order,
+            states.scanned(matrices),
             torch.exp(self._heads(times) * self._decay_rates),
             sigmoid(rates),
             of_length_one(queries) * config.head_dim**-0.5,
             of_length_one(keys),
             values,
         )
-        matrices[slots] = rows
         normed = functional.rms_norm(output, output.shape[-1:], None, config.norm_eps) * self._norm
         gated = normed.flatten(1) * sigmoid(self._gates(short_gates.contiguous()))
         return self._out(gated.to(x.dtype))

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.linear import Linear, Linears
-from worker.engine.layers.state_layer import ScanOrder
+from worker.engine.layers.state_layer import ScannedRows
 from worker.engine.models.layer_ops import activate, softplus
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
@@ -62,10 +62,7 @@ class MambaMixer:
         sizes = [config.num_values, config.num_channels, config.num_heads]
         gates, channels, times = torch.split(self._in(x), sizes, dim=-1)
         joined = activate(self._convolution.forward(channels, past, states), "silu")
-        slots = states.slots[states.scan_order.rows]
-        rows = matrices[slots]
-        output = self._scan(joined, self._times(times), rows, states.scan_order)
-        matrices[slots] = rows
+        output = self._scan(joined, self._times(times), states.scanned(matrices))
         return self._out(self._gated(output.flatten(1), gates).to(x.dtype))
 
     def _times(self, times: torch.Tensor) -> torch.Tensor:
@@ -76,8 +73,7 @@ class MambaMixer:
         self,
         joined: torch.Tensor,  # [num_tokens, num_channels]
         times: torch.Tensor,
-        matrices: torch.Tensor,
-        order: ScanOrder,
+        rows: ScannedRows,
     ) -> torch.Tensor:
         """[num_tokens, num_heads, head_dim]."""
         config = self._config
@@ -86,8 +82,7 @@ class MambaMixer:
         flat, writers, readers = torch.split(joined, sizes, dim=-1)
         values = flat.reshape(-1, config.num_heads, config.head_dim)
         output = selective_scan(
-            matrices,
-            order,
+            rows,
             times[..., None],
             self._rates,
             values * times[..., None],

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from worker.engine.layers.state_layer import ScanOrder
+from worker.engine.layers.state_layer import ScannedRows
 
 
 def selective_scan(
-    matrices: torch.Tensor,  # [num_rows, num_heads, head_dim, state_size] in that order: changes
-    order: ScanOrder,
+    rows: ScannedRows,  # a matrix has the shape [num_heads, head_dim, state_size]
     times: torch.Tensor,  # [num_tokens, num_heads, head_dim or 1], how long a matrix decays
     rates: torch.Tensor,  # [num_heads, head_dim or 1, state_size or 1], how fast
     values: torch.Tensor,  # [num_tokens, num_heads, head_dim], what is added to it
@@ -22,8 +21,7 @@ def selective_scan(
     text was cut: its matrix is changed by one multiplication and one addition wherever it comes.
     """
     output = torch.empty_like(values)
-    for tokens in order.tokens:
-        matrix = matrices[: len(tokens)]
+    for tokens, matrix in rows.turns():
         matrix *= torch.exp(times[tokens][..., None] * rates)
         matrix += values[tokens][..., None] * writers[tokens][:, :, None]
         output[tokens] = (matrix * readers[tokens][:, :, None]).sum(-1)

@@ -27,7 +27,7 @@ class ShortConvolution:
         """[num_tokens, num_channels] float32."""
         places = states.past_places(past.shape[1])
         inputs = torch.cat([past[states.slots].flatten(0, 1), x.float()])
-        past[states.slots] = inputs[places.last]
+        past[places.kept_slots] = inputs[places.kept]
         output = inputs[places.seen[0]] * self._taps[0]
         for seen, tap in zip(places.seen[1:], self._taps[1:], strict=True):
             output = output + inputs[seen] * tap

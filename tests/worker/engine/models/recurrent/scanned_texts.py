@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from worker.engine.layers.state_layer import ScanOrder
+from worker.engine.layers.state_layer import ScannedRows, ScanOrder, StateMark
 
 LENS = (7, 1, 12, 1, 30)
 
@@ -22,21 +22,34 @@ def on_threads(num_threads: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
+def in_scan(
+    matrices: torch.Tensor,  # [num_slots, *shape]: a row's is where the row is
+    *query_lens: int,
+    marks: Sequence[StateMark] = (),
+) -> ScannedRows:
+    order = ScanOrder.of(query_lens, marks)
+    return ScannedRows(matrices, order.rows, order)
+
+
 def assert_cut_anywhere(
     scan: Callable[..., torch.Tensor],
     make_tokens: Callable[[int, int], tuple[torch.Tensor, ...]],  # of a length, by a seed
     empty: Callable[[int], torch.Tensor],  # matrices of so many rows
 ) -> None:
+    """Also by marks, which keep what is there when a scan comes by."""
     texts = [make_tokens(length, seed) for seed, length in enumerate(LENS)]
-    order = ScanOrder.of(LENS)
-    matrices = empty(len(LENS))
+    marks = [StateMark(0, 6, 5), StateMark(4, 6, 6), StateMark(1, 1, 7), StateMark(4, 30, 8)]
+    matrices = empty(9)
     joined = (torch.cat(parts) for parts in zip(*texts, strict=True))
-    together = torch.split(scan(matrices, order, *joined), list(LENS))
-    for place, row in enumerate(order.rows.tolist()):
+    together = torch.split(scan(in_scan(matrices, *LENS, marks=marks), *joined), list(LENS))
+    for row, length in enumerate(LENS):
         alone = empty(1)
-        for start, end in ((0, 1), (1, 6), (6, LENS[row])):
+        for start, end in ((0, 1), (1, 6), (6, length)):
             piece = [part[start:end] for part in texts[row]]
             if len(piece[0]):
-                outputs = scan(alone, ScanOrder.of((len(piece[0]),)), *piece)
+                outputs = scan(in_scan(alone, len(piece[0])), *piece)
                 assert torch.equal(outputs, together[row][start:end])
-        assert torch.equal(alone[0], matrices[place])
+            for mark in marks:
+                if mark.row == row and mark.num_tokens == min(end, length):
+                    assert torch.equal(alone[0], matrices[mark.slot])
+        assert torch.equal(alone[0], matrices[row])

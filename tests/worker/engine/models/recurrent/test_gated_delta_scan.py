@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.worker.engine.models.recurrent.scanned_texts import assert_cut_anywhere, on_threads
-from worker.engine.layers.state_layer import ScanOrder
+from tests.worker.engine.models.recurrent.scanned_texts import (
+    assert_cut_anywhere,
+    in_scan,
+    on_threads,
+)
 from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan
 
 NUM_HEADS, VALUE_DIM = 6, 21
@@ -34,8 +37,8 @@ def test_what_is_written_wholly_is_read_again() -> None:
     keys[1] = keys[0]
     ones = torch.ones(2, NUM_HEADS)
     matrix = empty(1, 8)
-    order = ScanOrder.of((2,))
-    outputs = gated_delta_scan(matrix, order, ones[..., None], ones, keys, keys, values)
+    rows = in_scan(matrix, 2)
+    outputs = gated_delta_scan(rows, ones[..., None], ones, keys, keys, values)
     torch.testing.assert_close(outputs, values)  # the second value has replaced the first
     torch.testing.assert_close(matrix[0], torch.einsum("hv,hk->hvk", values[1], keys[1]))
 
@@ -61,6 +64,6 @@ def test_each_value_of_a_key_has_its_decay() -> None:
     decays = torch.tensor([1.0, 0.5, 0.0]).expand(2, NUM_HEADS, 3)
     keys[1] = 0.0  # nothing is written
     matrix = empty(1, 3)
-    gated_delta_scan(matrix, ScanOrder.of((2,)), decays, rates, queries, keys, values)
+    gated_delta_scan(in_scan(matrix, 2), decays, rates, queries, keys, values)
     written = torch.einsum("hv,hk->hvk", values[0] * rates[0][:, None], keys[0])
     torch.testing.assert_close(matrix[0], written * decays[0][:, None])

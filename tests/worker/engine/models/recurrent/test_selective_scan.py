@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.worker.engine.models.recurrent.scanned_texts import assert_cut_anywhere, on_threads
-from worker.engine.layers.state_layer import ScanOrder
+from tests.worker.engine.models.recurrent.scanned_texts import (
+    assert_cut_anywhere,
+    in_scan,
+    on_threads,
+)
+from worker.engine.layers.state_layer import ScannedRows, ScanOrder
 from worker.engine.models.recurrent.selective_scan import selective_scan
 
 NUM_HEADS, HEAD_DIM = 12, 33
@@ -40,7 +44,7 @@ def test_rows_come_by_their_length() -> None:
 def test_it_is_the_recurrence() -> None:
     times, values, writers, readers = make_tokens(3, 5, seed=0)
     matrix, rates = empty(1, 5), make_rates(1, 1)
-    outputs = selective_scan(matrix, ScanOrder.of((3,)), times, rates, values, writers, readers)
+    outputs = selective_scan(in_scan(matrix, 3), times, rates, values, writers, readers)
     expected = empty(1, 5)[0]
     for token in range(3):
         written = torch.einsum("hp,hn->hpn", values[token], writers[token])
@@ -59,10 +63,8 @@ def test_a_text_in_company_and_in_pieces(
     """With a rate for each head, or for each value of it."""
     rates = make_rates(HEAD_DIM, state_size) if is_of_channels else make_rates(1, 1)
 
-    def scan(
-        matrices: torch.Tensor, order: ScanOrder, times: torch.Tensor, *others: torch.Tensor
-    ) -> torch.Tensor:
-        return selective_scan(matrices, order, times, rates, *others)
+    def scan(rows: ScannedRows, times: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return selective_scan(rows, times, rates, *others)
 
     with on_threads(num_threads):
         assert_cut_anywhere(
