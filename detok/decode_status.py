@@ -74,6 +74,7 @@ class DecodeStatus:
         self.claimed_at = 0.0  # by the monotonic clock, when it was read here
         self.reply: SealedReply | None = None
         self.was_ended = False  # by an `end`, not by its writer
+        self._has_failed = False  # its finish is not in the log
         self.nakked_epoch = 0
         self.is_dirty = False
         self.is_finishing = False  # its finish chunk was sent, DONE is being written
@@ -117,6 +118,12 @@ class DecodeStatus:
         """Whether new tokens are to be decoded or sent now."""
         num_undecoded = len(self.fold.tokens) - self._num_decoded
         return not self.waits_for_end or num_undecoded >= _MAX_UNDECODED
+
+    @property
+    def is_for_us_to_ack(self) -> bool:
+        """Whether the log says that it is over, and its worker leaves it to us to acknowledge."""
+        is_over = self.fold.finish is not None and not self._has_failed
+        return is_over and self.claim is not None and self.claim.is_acked_by_reader
 
     # Reading the log
 
@@ -163,6 +170,7 @@ class DecodeStatus:
         """End it for a reason outside the log, unless it has ended."""
         if self.fold.finish is None:
             self.fold.finish = finish
+            self._has_failed = True
 
     # Text
 

@@ -18,6 +18,7 @@ _HELP = {
     "fenced_entries": "Entries of a past epoch, ignored.",
     "holes": "Entries ahead of what precedes them, ignored until resent.",
     "done_written": "Finished results stored.",
+    "acks": "Requests that were over, taken out of the queue.",
     "naks": "Requests of dead workers handed back to the queue.",
     "replays": "Replay requests answered.",
     "fence_notices": "Workers told that they lost a request.",
@@ -35,6 +36,7 @@ class DetokStats:
     fenced_entries: int = 0
     holes: int = 0
     done_written: int = 0
+    acks: int = 0
     naks: int = 0
     replays: int = 0
     fence_notices: int = 0

@@ -397,6 +397,10 @@ class Partition:
             yield from self._untold.take()
 
     def _finish(self, status: DecodeStatus) -> None:
+        """Should its acknowledgement be lost, whoever it is delivered to finds it over."""
+        if status.is_for_us_to_ack:
+            assert status.claim is not None
+            self._services.outbox.acknowledge(status.rid, status.claim.ack_subject)
         self._spawn(self._write_done(status))
 
     async def _write_done(self, status: DecodeStatus) -> None:

@@ -17,6 +17,7 @@ from shared.protocol.text import TextChunk, TextFrame
 from shared.telemetry.log import get_logger
 
 _MAX_IDS_AT_ONCE = 8 * 1024
+_ACK = b"+ACK"
 
 log = get_logger(__name__)
 
@@ -49,6 +50,14 @@ class TextOutbox:
         """Send any other message with the next flush."""
         self._notices.append((subject, payload))
         self._wake.set()
+
+    def acknowledge(self, rid: str, subject: str) -> None:
+        """The request is over: it leaves the queue with the next flush."""
+        if self._told.is_ack_subject(subject):
+            self._stats.acks += 1
+            self.post(subject, _ACK)
+        else:
+            log.error("no_ack_subject", rid=rid, subject=subject[:80])
 
     async def run(self) -> None:
         while True:

@@ -10,6 +10,8 @@ from shared.protocol.fields import Place, TokenId
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import SealedReply, TextParams
 
+_ACKED_BY_READER_LEVEL = 4  # before, a worker acknowledges what it has finished
+
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="claim"):
     """A worker takes a request. The sequence at which it is stored is the epoch."""
@@ -27,6 +29,11 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag=
     is_alone: bool = False  # the worker runs nothing else until this one has made progress
     revision: str = ""  # of the weights that this worker computes with; "": the request's
     level: int = 1  # in force when it was written: who knows less leaves the request alone
+
+    @property
+    def is_acked_by_reader(self) -> bool:
+        """Whether a finish under it is acknowledged by the detokenizer that reads it."""
+        return self.level >= _ACKED_BY_READER_LEVEL
 
 
 class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="release"):

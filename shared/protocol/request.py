@@ -11,7 +11,7 @@ from shared.protocol.sampling import PoolingParams, SamplingParams
 PROTOCOL_VERSION = 2
 # What a build knows beyond the first of its version: one more for each release that writes what the
 # one before cannot read. Cards tell it; shared/service/feature_level.py says which one is in force.
-FEATURE_LEVEL = 3
+FEATURE_LEVEL = 4
 FORK_LEVEL = 3  # of requests whose output begins with what they were given
 
 

@@ -37,12 +37,36 @@ def tokenizers() -> FakeTokenizers:
 
 
 def make_status(
-    stop: tuple[str, ...] = (), subject: str = "jf.out.f", *, is_whole: bool = False
+    stop: tuple[str, ...] = (),
+    subject: str = "jf.out.f",
+    *,
+    is_whole: bool = False,
+    level: int = 1,
 ) -> DecodeStatus:
     status = DecodeStatus(RID, 5)
     reply = seal(ReplyParams(subject, Surface.CHAT, "m", 1, 3, RID, is_whole=is_whole))
-    status.apply_record(5, Claim(0, "w", "n", 1, "a", "h", TextParams(stop=stop), reply, "pool"))
+    text = TextParams(stop=stop)
+    status.apply_record(5, Claim(0, "w", "n", 1, "a", "h", text, reply, "pool", level=level))
     return status
+
+
+def test_what_is_over_is_acknowledged_here_if_the_log_says_so_and_its_worker_leaves_it() -> None:
+    def told(level: int, *, is_ended: bool = False, fails: bool = False) -> bool:
+        status = make_status(level=level)
+        assert not status.is_for_us_to_ack
+        if is_ended:
+            status.apply_record(7, End(5, FinishReason.CANCEL, by="f"))
+        elif fails:
+            status.fail(STOP)
+        else:
+            status.apply_entry(7, "other", TokenEntry(RID, 5, 0, [1], STOP))
+            status.apply_entry(8, "w", TokenEntry(RID, 4, 0, [1], STOP))
+            assert not status.is_for_us_to_ack
+            write(status, 0, [1], STOP)
+        return status.is_for_us_to_ack
+
+    assert (told(4), told(4, is_ended=True)) == (True, True)
+    assert (told(3), told(3, is_ended=True), told(4, fails=True)) == (False, False, False)
 
 
 def write(status: DecodeStatus, position: int, ids: list[int], finish: Finish | None = None) -> int:

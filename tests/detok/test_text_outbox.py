@@ -60,6 +60,15 @@ async def test_one_message_a_reply_subject() -> None:
     assert (stats.chunks, stats.text_frames) == (4, 2)
 
 
+async def test_nothing_but_a_delivery_is_acknowledged() -> None:
+    outbox, client, stats = make_outbox()
+    delivery = "$JS.ACK.jf_REQUESTS.pool_interactive.1.2.3.4.0"
+    for subject in (delivery, "jf.own.0.r", "$JS.ACK.jf_TOKENS.pool_interactive.1.2.3.4.0"):
+        outbox.acknowledge("r", subject)
+    await outbox.flush()
+    assert (client.sent, stats.acks) == ([(delivery, b"+ACK")], 1)
+
+
 async def test_marks_of_one_turn_are_one_flush() -> None:
     outbox, client, _ = make_outbox()
     task = asyncio.create_task(outbox.run())

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import msgspec
 
-from detok.decode_status import RebuildPoint
+from detok.decode_status import DecodeStatus, RebuildPoint
 from detok.lease import Lease
 from detok.owner_table import OwnerTable
 from frontend.text.text_stream import TextStream
@@ -89,6 +90,24 @@ def _fenced_finish_is_acked() -> Any:
         return False
 
     return patch.object(Settler, "_is_fenced", is_fenced)
+
+
+def _any_finish_is_acked() -> Any:
+    """By a detokenizer, also one that does not count: of a past epoch, or behind a hole."""
+    original = DecodeStatus.apply_entry
+    seen: WeakSet[DecodeStatus] = WeakSet()
+
+    def apply_entry(self: DecodeStatus, seq: int, worker: str, entry: TokenEntry) -> int:
+        if entry.finish is not None:
+            seen.add(self)
+        return original(self, seq, worker, entry)
+
+    def is_for_us_to_ack(self: DecodeStatus) -> bool:
+        return self in seen and self.claim is not None and self.claim.is_acked_by_reader
+
+    return patch.multiple(
+        DecodeStatus, apply_entry=apply_entry, is_for_us_to_ack=property(is_for_us_to_ack)
+    )
 
 
 def _nak_without_release() -> Any:
@@ -194,6 +213,7 @@ RULE_MUTATIONS: dict[str, Patch] = {
     "ends without compare-and-set": lambda: _appends_without_cas(End),
     "a frame is confirmed by its own ack alone": _ack_confirms_alone,
     "a fenced finish is acknowledged": _fenced_finish_is_acked,
+    "a finish that does not count is acknowledged": _any_finish_is_acked,
     "a floor at any restatement": _floor_at_any_restatement,
     "a restatement is whole whatever it restates": _any_restatement_is_whole,
     "a restatement hides what was written after it": _restatement_hides_what_came_after,

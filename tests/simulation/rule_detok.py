@@ -19,6 +19,7 @@ class RuleDetok:
         self._story = story
         self.next_seq = story.floor
         self.status: DecodeStatus | None = None
+        self._has_acked = False
 
     def read(self) -> None:
         """One message of the log."""
@@ -41,6 +42,9 @@ class RuleDetok:
             fold = RequestFold(self._story.request.rid)
             self._story.fold_into(fold, 1, len(log) + 1)
             status.adopt(fold)
+        if status.is_for_us_to_ack and not self._has_acked:
+            self._has_acked = True
+            self._story.acknowledge()
 
     def read_all(self) -> None:
         while self.next_seq <= len(self._story.log.messages):

@@ -73,7 +73,9 @@ class RuleWorker:
 
     def _on_finish_confirmed(self, entry: TokenEntry, seq: int) -> None:
         held = self.held
-        if held is not None and held.epoch == entry.epoch:
+        if held is None or held.epoch != entry.epoch:
+            return
+        if not self._settler.leave_to_reader(held):
             self._story.spawn(self, self._settler.settle(held, seq))
 
     # What it does
@@ -84,7 +86,7 @@ class RuleWorker:
         self.held = held
         result = await self.claimer.take(self.claimer.flow(story.request, delivery))
         if isinstance(result, Taken):
-            held.run_under(result.epoch)
+            held.run_under(result.epoch, is_acked_by_reader=result.is_acked_by_reader)
             held.resume_from(result.prefix, story.visible())
             self._log_new(held)
             return

@@ -20,7 +20,7 @@ from shared.protocol.codec import decode_ownership, decode_token_frame
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.reply import TextParams
-from shared.protocol.request import GenerateRequest, GivenOutput
+from shared.protocol.request import FEATURE_LEVEL, GenerateRequest, GivenOutput
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.token_ids import pack_token_ids
 from shared.subjects import LANES, Subjects
@@ -53,6 +53,8 @@ class RuleStory:
         self.log = MemoryLog(rng, self.own_subject)
         self.js = self.log
         self.ownership = OwnershipLog(cast(Any, self.log), self.subjects)
+        # Who acknowledges is a matter of the level in force: in half of the stories the worker.
+        self.ownership.level._in_force = FEATURE_LEVEL if seed % 2 else 1
         self.record = TokenRecord()
         stop = rng.choice(((), (), ("d",), ("ab", "c e")))
         self.max_tokens = rng.randint(2, 12)
@@ -96,12 +98,19 @@ class RuleStory:
 
     async def ack(self, _: Delivery) -> None:
         await Later()
+        self._remove()
+        await Later()
+
+    def acknowledge(self) -> None:
+        """By the detokenizer, which does not ask whether it has arrived."""
+        if self.log.is_calm or self.rng.random() < 0.85:
+            self._remove()
+
+    def _remove(self) -> None:
         if self._is_queued:
             self._is_queued = self._is_waiting = False
-            fold = self.plain_fold()
-            if fold.finish is None:
+            if self.plain_fold().finish is None:
                 self.violations.append("I6: it left the queue without a finish")
-        await Later()
 
     async def nak(self, _: Delivery, delay_s: float = 0.0) -> None:
         await Later()

@@ -19,8 +19,10 @@ import structlog
 from detok import floor_keeper
 from detok.tokenizer_cache import TokenizerCache
 from shared.errors import NotFound, RequestError, ResumeConflict
-from shared.protocol.codec import decode
-from shared.protocol.request import GenerateRequest
+from shared.protocol.codec import decode, encode
+from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
+from shared.protocol.role_cards import LevelRecord
+from shared.subjects import LEVEL_KEY
 from shared.token_log.visible_text import TokenizerDecoder
 from tests.simulation.broker import Broker
 from tests.simulation.connection import Connection
@@ -129,6 +131,7 @@ class Simulation:
         self.schedule = draw_schedule(self.rng)
         self.house = house(self.schedule.num_partitions)
         self.broker = Broker(self.world)
+        self.level = FEATURE_LEVEL if seed % 2 else 1  # in force
         self.record = TokenRecord()
         self.violations: list[str] = []
         self.errors: list[BaseException] = []
@@ -178,6 +181,9 @@ class Simulation:
         requests.on_removed = self._on_removed
         streams[subjects.tokens_stream].on_stored.append(self._on_logged)
         self._queue = requests
+        level = encode(LevelRecord(self.level))
+        meta = subjects.meta_bucket
+        streams[f"KV_{meta}"].store(f"$KV.{meta}.{LEVEL_KEY}", level, None, self.world.now)
         streams[f"KV_{subjects.owners_bucket}"].on_stored.append(self._on_owners_written)
         self._supervisor = Connection(
             self.world,

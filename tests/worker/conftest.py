@@ -19,6 +19,13 @@ async def stage(nats_server: NatsServer) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
+async def older_stage(nats_server: NatsServer) -> AsyncIterator[Stage]:
+    """One whose level leaves it to workers to acknowledge what they have finished."""
+    async with open_stage(nats_server.url, first_level=3) as stage:
+        yield stage
+
+
+@pytest.fixture
 async def acks(stage: Stage) -> AsyncIterator[list[bytes]]:
     """What is told to the server of deliveries, by anybody."""
     payloads: list[bytes] = []

@@ -34,6 +34,7 @@ from shared.subjects import new_rid
 from shared.telemetry.startup_phases import StartupPhases
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
+from tests.worker.finish_acker import FinishAcker
 from worker.engine_child.engine_host import Engine, EngineHost
 from worker.held.delivery import Delivery
 from worker.weights.adapters import Adapters
@@ -275,4 +276,9 @@ async def open_stage(
     config = ClusterConfig(nats_url=nats_url, num_partitions=2, ack_wait_s=ack_wait_s)
     async with open_cluster(config, "test", first_level=first_level) as cluster:
         await ensure_consumers(cluster.js, cluster.subjects, POOL, ack_wait_s)
-        yield Stage(config, cluster)
+        acking = asyncio.create_task(FinishAcker(cluster).run())
+        try:
+            yield Stage(config, cluster)
+        finally:
+            acking.cancel()
+            await asyncio.wait([acking])

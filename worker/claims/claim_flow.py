@@ -227,7 +227,7 @@ class ClaimFlow:
         return Look.RECORDS if self._taken is None else Look.LAST
 
     def on_stored(self, ours: StoredRecord) -> ClaimStep:
-        return self._with_claim(ours) if self._taken is None else self._claimed_alone(ours.seq)
+        return self._with_claim(ours) if self._taken is None else self._claimed_alone(ours)
 
     def _with_claim(self, ours: StoredRecord) -> ClaimStep:
         """It stands behind the past: what that was, and whether it may be run."""
@@ -254,8 +254,15 @@ class ClaimFlow:
         pin = pinned_revision(self.request, self._past.records, progress_epoch)
         if pin is not None and pin != self._claimant.weights.revision:
             return OtherWeights(epoch, pin)
-        workers = with_ours.workers
-        self._taken = Taken(epoch, self._prefix, crashes, self._past.last, workers, waited_s)
+        self._taken = Taken(
+            epoch,
+            self._prefix,
+            crashes,
+            self._past.last,
+            with_ours.workers,
+            waited_s,
+            _is_acked_by_reader(self._ours),
+        )
         return self._taken
 
     # Ours
@@ -305,12 +312,18 @@ class ClaimFlow:
         if last is None or isinstance(last.record, End):
             return Over("it was ended")
         if isinstance(last.record, Claim) and last.record.nonce == self._nonce:
-            return self._claimed_alone(last.seq)
+            return self._claimed_alone(last)
         if last.seq != self.taken.epoch:
             return Lost()
         return self._store_claim(self.taken.epoch, is_alone=True)
 
-    def _claimed_alone(self, epoch: int) -> ClaimStep:
-        self._taken = replace(self.taken, epoch=epoch)
+    def _claimed_alone(self, ours: StoredRecord) -> ClaimStep:
+        self._taken = replace(
+            self.taken, epoch=ours.seq, is_acked_by_reader=_is_acked_by_reader(ours)
+        )
         self._is_alone = True
         return SeeRoom()
+
+
+def _is_acked_by_reader(ours: StoredRecord) -> bool:
+    return isinstance(ours.record, Claim) and ours.record.is_acked_by_reader

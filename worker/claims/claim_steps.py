@@ -87,6 +87,7 @@ class Taken:
     before: StoredRecord | None = None  # what the claim stands behind; None: it is the first
     workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order; ours is the last
     waited_s: float = field(default=0.0, compare=False)  # since it was queued
+    is_acked_by_reader: bool = False  # its finish, by the level of the claim
 
 
 @dataclass(frozen=True, slots=True)

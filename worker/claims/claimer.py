@@ -112,6 +112,7 @@ class Claimer:
                 return await self._store_end(request, asked)
 
     async def _store_claim(self, flow: ClaimFlow, claim: Claim) -> ClaimStep:
+        claim = self._ownership.level.stamp(claim)
         try:
             epoch = await self._ownership.append(flow.request.rid, claim)
         except CasConflict:

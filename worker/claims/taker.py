@@ -146,7 +146,12 @@ class Taker:
 
     def _start(self, held: HeldRequest, taken: Taken, prompt: PromptData) -> None:
         """What has been claimed goes on, under the claim."""
-        held.run_under(taken.epoch, taken.workers, taken.waited_s)
+        held.run_under(
+            taken.epoch,
+            taken.workers,
+            taken.waited_s,
+            is_acked_by_reader=taken.is_acked_by_reader,
+        )
         self._runs.confirm(held, taken.prefix, prompt)
         if held.trace is not None:
             held.trace.on_claimed(taken.epoch, len(taken.prefix.tokens), taken.before)

@@ -98,6 +98,7 @@ class HeldRequest:
     chain: PrefixChain | None = None  # of the prompt, at the end with the output; None: none yet
     num_cached_blocks: int = 0  # of the chain that was here when the run started, as we believe
     epoch: int = 0
+    is_acked_by_reader: bool = False  # its finish, by the detokenizer
     tokens: list[int] = field(default_factory=list)
     logprobs: bytearray = field(default_factory=bytearray)  # a record for each token, if it asks
     prompt_logprobs: bytes = b""
@@ -149,9 +150,17 @@ class HeldRequest:
             return AfterClaim.RELEASE
         return AfterClaim.RUN
 
-    def run_under(self, epoch: int, workers: tuple[str, ...] = (), waited_s: float = 0.0) -> None:
+    def run_under(
+        self,
+        epoch: int,
+        workers: tuple[str, ...] = (),
+        waited_s: float = 0.0,
+        *,
+        is_acked_by_reader: bool = False,
+    ) -> None:
         """Its claim is stored, and from now on its tokens go to the log."""
         self.epoch = epoch
+        self.is_acked_by_reader = is_acked_by_reader
         self.state = HoldState.RUNNING
         self.workers = workers
         self.queued_by = time.monotonic() - waited_s

@@ -178,7 +178,9 @@ def _settling(
 ) -> OnFinishConfirmed:
     def on_finish_confirmed(entry: TokenEntry, seq: int) -> None:
         held = held_requests.get(entry.rid)
-        if held is not None and held.epoch == entry.epoch:
+        if held is None or held.epoch != entry.epoch:
+            return
+        if not settler.leave_to_reader(held):
             tasks.spawn(settler.settle(held, seq))
 
     return on_finish_confirmed

@@ -43,23 +43,34 @@ class Settler:
         self._catalog = catalog
         self._metrics = metrics
 
+    def leave_to_reader(self, held: HeldRequest) -> bool:
+        """Its finish is stored. Whether nothing is left to do here: the detokenizer, which knows
+        whether the finish counts, acknowledges the request.
+        """
+        if not held.is_acked_by_reader or held.request.prompt_object:
+            return False
+        self._metrics.requests_finished.inc()
+        self._held_requests.drop(held)
+        return True
+
     async def settle(self, held: HeldRequest, finish_seq: int) -> None:
         """The finish is stored at `finish_seq`: if it counts there, the request is done."""
         try:
-            is_over = await self._ack_finished(held, finish_seq)
+            is_over = await self._is_settled(held, finish_seq)
         finally:
             self._held_requests.drop(held)
         if is_over:
             await self._delete_prompt(held)
 
-    async def _ack_finished(self, held: HeldRequest, finish_seq: int) -> bool:
-        """Whether it has left the queue: not, when it is somebody else's."""
+    async def _is_settled(self, held: HeldRequest, finish_seq: int) -> bool:
+        """Whether it has left the queue, or will: not, when it is somebody else's."""
         for _ in range(_ATTEMPTS):
             try:
                 if await self._is_fenced(held, finish_seq):
                     self._metrics.requests_fenced.inc()
                     return False
-                await self._acks.ack(held.delivery)
+                if not held.is_acked_by_reader:
+                    await self._acks.ack(held.delivery)
                 self._metrics.requests_finished.inc()
                 return True
             except BrokerError as exc:

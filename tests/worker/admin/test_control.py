@@ -172,7 +172,7 @@ async def test_a_drain_with_time_lets_requests_finish(stage: Stage) -> None:
         async with asyncio.timeout(10):
             await asyncio.wait([worker.task])
     assert (await stage.fold(request.rid)).finish == LENGTH
-    assert await stage.num_queued() == 0
+    await stage.until_queue_is_empty()
 
 
 async def test_stats_tell_what_a_worker_has_done(stage: Stage) -> None:

@@ -100,7 +100,7 @@ async def test_a_first_delivery_is_claimed_with_nothing_before_it(stage: Stage) 
     delivery = await stage.submit_and_pull(request)
     taken = await take_by(make_claimer(stage, "w"), request, delivery)
     [stored] = await stage.records(request.rid)
-    assert taken == Taken(stored.seq, LoggedOutput(), workers=("w",))
+    assert taken == Taken(stored.seq, LoggedOutput(), workers=("w",), is_acked_by_reader=True)
     assert isinstance(stored.record, Claim)
     assert (stored.record.worker, stored.record.request_seq) == ("w", delivery.request_seq)
     assert stored.record.ack_subject == delivery.ack_subject
@@ -123,7 +123,9 @@ async def test_of_two_workers_that_race_exactly_one_holds_it(
     [stored] = await stage.records(request.rid)
     assert isinstance(stored.record, Claim)
     winner = ("a", "b").index(stored.record.worker)
-    assert results[winner] == Taken(stored.seq, LoggedOutput(), workers=(stored.record.worker,))
+    assert results[winner] == Taken(
+        stored.seq, LoggedOutput(), workers=(stored.record.worker,), is_acked_by_reader=True
+    )
     assert results[1 - winner] == Postponed(ACK_WAIT_S / 2)
 
 
@@ -145,7 +147,9 @@ async def test_a_claim_that_was_stored_although_the_answer_was_lost_is_ours(stag
     ownership = ForgetfulOwnership(stage.cluster.ownership)
     claimer._ownership = ownership  # type: ignore[assignment]
     taken = await take_by(claimer, request, delivery)
-    assert taken == Taken(ownership.appended[0], LoggedOutput(), workers=("w",))
+    assert taken == Taken(
+        ownership.appended[0], LoggedOutput(), workers=("w",), is_acked_by_reader=True
+    )
     assert len(await stage.records(request.rid)) == 1
 
 
@@ -160,7 +164,9 @@ async def test_a_takeover_whose_answer_was_lost_keeps_its_prefix(stage: Stage) -
     taken = await take_by(claimer, request, delivery)
     [before, ours] = await stage.records(request.rid)
     prefix = LoggedOutput(ids("abc"), progress_epoch=epoch)
-    assert taken == Taken(ours.seq, prefix, before=before, workers=("dead", "w"))
+    assert taken == Taken(
+        ours.seq, prefix, before=before, workers=("dead", "w"), is_acked_by_reader=True
+    )
     assert ownership.appended[0] == ours.seq
 
 

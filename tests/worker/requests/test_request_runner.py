@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from nats.js.errors import ObjectNotFoundError
 
+from shared.nats_client.connection import round_trip
 from shared.protocol.codec import encode
 from shared.protocol.finish import Beam, Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
@@ -696,9 +697,25 @@ async def test_unreadable_notices_are_passed_over(stage: Stage) -> None:
 # Settling
 
 
-async def test_what_was_claimed_by_another_before_the_finish_is_not_acknowledged(
-    stage: Stage,
+async def test_a_worker_says_nothing_of_what_it_has_finished(
+    stage: Stage, acks: list[bytes]
 ) -> None:
+    request = make_request()
+    async with running_worker(stage) as worker:
+        await stage.submit(request)
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("ab"), STOP)
+        await stage.until_queue_is_empty()
+        await worker.until_idle()
+        assert worker.count("requests_finished") == 1
+        await round_trip(worker.cluster.nc)
+        assert acks == [b"+ACK"], "who reads its finish says so"
+
+
+async def test_what_was_claimed_by_another_before_the_finish_is_not_acknowledged(
+    older_stage: Stage,
+) -> None:
+    stage = older_stage
     request = make_request()
     async with running_worker(stage) as worker:
         await stage.submit(request)
@@ -729,8 +746,9 @@ async def test_who_has_lost_a_request_leaves_its_prompt_to_the_next(stage: Stage
 
 
 async def test_a_claim_behind_the_finish_does_not_keep_it_in_the_queue(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    older_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stage = older_stage
     request = make_request()
     async with running_worker(stage) as worker:
         confirmed = worker.runner.parts.settler.settle

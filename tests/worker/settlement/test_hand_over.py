@@ -107,7 +107,7 @@ async def test_a_drain_sees_through_what_is_finished(stage: Stage) -> None:
         worker.engine.emit(run.run_id, ids("c"), STOP)
         await worker.stop()
         worker.assert_nothing_held()
-    assert await stage.num_queued() == 0
+    await stage.until_queue_is_empty()
     assert await kinds(stage, request.rid) == [Claim]
 
 
@@ -408,8 +408,9 @@ async def test_an_outbound_buffer_that_is_full_does_not_end_the_worker(
 
 
 async def test_a_finish_is_settled_by_a_broker_that_is_not_ready_at_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    older_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stage = older_stage
     request = make_request()
     async with running_worker(stage) as worker:
         ack = worker.runner.parts.acks.ack
