@@ -61,7 +61,7 @@ class SurfaceParts:
         models, encoder, images = streams.models, process.encoder, process.images
         chats = ChatRequests(models, encoder, images, styles=process.styles)
         messages = MessageRequests(models, chats)
-        embeddings = EmbeddingRequests(models, encoder)
+        embeddings = EmbeddingRequests(models, encoder, chats)
         open_ended = CompletionRequests(models, encoder, default_max_tokens=None)
         readers: dict[Surface, BodyReader] = {
             Surface.CHAT: chats,

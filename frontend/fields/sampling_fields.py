@@ -231,6 +231,7 @@ def resolve_sampling(
         bad_words=bad_sequences(fields.bad_words, fields.bad_token_ids, tokenizer, card.vocab_size),
         logprobs=logprobs.num_top,
         prompt_logprobs=logprobs.num_scored_top,
+        logprob_ids=logprobs.token_ids,
         dry_breakers=breakers,
         **_same_on_the_wire(fields),
     )

@@ -40,6 +40,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "bad_token_ids": ([],),
     "logprobs": (False,),
     "prompt_logprobs": (),
+    "logprob_token_ids": ([],),
     "tools": ([],),
     **dict.fromkeys(BUDGET_NAMES, (-1,)),
     "custom_params": ({},),

@@ -257,6 +257,8 @@ class Job:
                 num_top=self.sampling.logprobs.num_top,
                 num_prompt_top=self.sampling.logprobs.num_prompt_top,
                 echo_logprobs=self.sampling.logprobs.echo,
+                num_logprob_ids=len(self.sampling.logprobs.token_ids),
+                prompt_start=self.sampling.logprobs.prompt_start,
                 owner=caller.owner,
                 frontend_id="" if self.is_detached else frontend_id,
                 encoding_format=self.encoding_format,

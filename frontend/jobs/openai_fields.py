@@ -31,6 +31,7 @@ class OpenAIFields(SamplingFields, omit_defaults=True):
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    logprob_token_ids: list[int] | None = None
     use_beam_search: bool | None = None
     beam_width: int | None = None
     length_penalty: float | None = None

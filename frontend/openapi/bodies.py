@@ -120,6 +120,7 @@ _MORE_RANGES = {
     **{alias: RANGES[name] for alias, name in ALIASES.items() if name in RANGES},
     "max_output_tokens": Range(low=1),
     "top_logprobs_num": RANGES["top_logprobs"],
+    "logprob_start_len": Range(low=-1),
     "dimensions": Range(low=1),
     "top_n": TOP_N,
 }
@@ -179,7 +180,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _complete_infill(schemas["InfillBody"])
     _complete_fork(schemas["ForkBody"])
     _require(schemas["CompletionBody"], "model", "prompt")
-    _require(schemas["EmbeddingBody"], "model", "input")
+    _require(schemas["EmbeddingBody"], "model")
+    schemas["EmbeddingBody"]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
     document = {"$ref": "#/components/schemas/RerankDocument"}
     schemas["RerankBody"]["properties"]["documents"] = list_of(
         {"anyOf": [SOME_TEXT, document]}, minItems=1, maxItems=MAX_INPUTS

@@ -92,6 +92,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         },
         **_conversation_paths(),
         "/invocations": {"post": _invocation()},
+        "/health_generate": {"get": _probe()},
         "/generate": {"post": start_of("generate", "GenerateBody", "Generated")},
         "/v1/streams/{rid}": {
             "get": _resume(),
@@ -165,6 +166,15 @@ def _invocation() -> dict[str, Any]:
     answers = ("ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking")
     content = operation["requestBody"]["content"]["application/json"]
     content["schema"] = {"anyOf": [schema_ref(body) for body in bodies]}
+    answer = operation["responses"]["200"]["content"]["application/json"]
+    answer["schema"] = {"anyOf": [schema_ref(name) for name in answers]}
+    return operation
+
+
+def _probe() -> dict[str, Any]:
+    """What the model makes: a token, a vector or a score."""
+    operation = operation_of("health_generate", "Generated", parameters=[_MODEL_QUERY])
+    answers = ("Generated", "EmbeddingList", "ScoreList")
     answer = operation["responses"]["200"]["content"]["application/json"]
     answer["schema"] = {"anyOf": [schema_ref(name) for name in answers]}
     return operation

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 
 from frontend.jobs.job import Caller
-from frontend.models.model_directory import ModelDirectory
+from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import (
     CHAT_BATCH_PATH,
@@ -22,6 +24,9 @@ from frontend.routes.api_route import (
 from frontend.routes.job_starts import JobStarts
 from frontend.surfaces.invocations import invocation
 from shared.protocol.reply import Surface
+
+PROBE_S = 20.0  # in the queue, as long as SGLang waits
+
 
 _SURFACES: Iterable[tuple[Surface, Sequence[str]]] = (
     (Surface.CHAT, CHAT_PATHS),
@@ -51,7 +56,29 @@ class JobRoutes:
                 for path in paths
             ),
             ApiRoute("POST", "/invocations", self._invoke),
+            ApiRoute("GET", "/health_generate", self._probe),
         ]
+
+    async def _probe(self, request: Request, caller: Caller) -> AnswerResponse:
+        """One token through queue, worker and log, or what else the model makes."""
+        name = request.query_params.get("model")
+        model = await (self._models.model(name) if name else self._models.only_model())
+        surface, body = probe_of(model)
+        return await self._starts.begin(surface, body, replace(caller, queue_timeout_s=PROBE_S))
 
     async def _invoke(self, request: Request, caller: Caller) -> AnswerResponse:
         return await self._starts.start(partial(invocation, models=self._models), request, caller)
+
+
+def probe_of(model: ServedModel) -> tuple[Surface, dict[str, Any]]:
+    """The smallest body that the model answers."""
+    if model.card.can_generate:
+        sampling = {"max_new_tokens": 1, "temperature": 0.0}
+        return Surface.GENERATE, {
+            "model": model.name,
+            "input_ids": [0],
+            "sampling_params": sampling,
+        }
+    if model.card.embedding is not None:
+        return Surface.EMBEDDINGS, {"model": model.name, "input": [0]}
+    return Surface.SCORE, {"model": model.name, "text_1": "a", "text_2": "a"}

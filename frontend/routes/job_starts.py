@@ -43,5 +43,10 @@ class JobStarts:
         else:
             async with self._bodies.read(request, caller) as raw:
                 surface, body = await read(raw)
-                answer = await self._inference.start(surface, body, caller)
+                return await self.begin(surface, body, caller)
+        return AnswerResponse(answer, self._ping_interval_s)
+
+    async def begin(self, surface: Surface, body: dict[str, Any], caller: Caller) -> AnswerResponse:
+        """Raises RequestError."""
+        answer = await self._inference.start(surface, body, caller)
         return AnswerResponse(answer, self._ping_interval_s)

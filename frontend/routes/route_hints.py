@@ -22,7 +22,6 @@ _HINTS: Mapping[str, str] = {
     "/server_info": _CLUSTER,
     "/model_info": _CLUSTER,
     "/get_model_info": _CLUSTER,
-    "/health_generate": "GET /health/ready",
     "/get_server_info": f"{_CLUSTER}; GET /get_server_info is {_ADMIN}",
     "/flush_cache": f"POST /flush_cache is {_ADMIN}",
     "/reset_prefix_cache": f"POST /flush_cache is {_ADMIN}",

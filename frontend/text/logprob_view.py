@@ -115,23 +115,35 @@ def prompt_logprobs(
 
 
 def native_logprobs(
-    records: Sequence[TokenLogprob], texts: TokenTexts, prefix: str
+    records: Sequence[TokenLogprob], texts: TokenTexts, prefix: str, num_named: int
 ) -> dict[str, Any]:
-    """SGLang's `<prefix>_token_logprobs`: (logprob, id, text) of each token."""
+    """SGLang's `<prefix>_token_logprobs`: (logprob, id, text) of each token.
+
+    The last `num_named` alternatives are those that the request names.
+    """
     view: dict[str, Any] = {
         f"{prefix}_token_logprobs": [
             _triple(record.token_id, None if record.rank == NO_RANK else record.logprob, texts)
             for record in records
         ]
     }
-    if any(record.top for record in records):
-        view[f"{prefix}_top_logprobs"] = [
-            None
-            if record.rank == NO_RANK
-            else [_triple(token_id, logprob, texts) for token_id, logprob in record.top]
-            for record in records
-        ]
+    num_top = max((len(record.top) for record in records), default=num_named) - num_named
+    if num_top:
+        view[f"{prefix}_top_logprobs"] = _triples(records, slice(0, num_top), texts)
+    if num_named:
+        view[f"{prefix}_token_ids_logprobs"] = _triples(records, slice(num_top, None), texts)
     return view
+
+
+def _triples(
+    records: Sequence[TokenLogprob], alternatives: slice, texts: TokenTexts
+) -> list[list[Any] | None]:
+    return [
+        None
+        if record.rank == NO_RANK
+        else [_triple(token_id, logprob, texts) for token_id, logprob in record.top[alternatives]]
+        for record in records
+    ]
 
 
 def _triple(token_id: int, logprob: float | None, texts: TokenTexts) -> list[Any]:

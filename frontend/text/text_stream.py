@@ -193,19 +193,29 @@ class TextStream:
 
     def records(self, tokens: slice) -> list[TokenLogprob]:
         """Logprobs of output tokens; nothing when the request did not ask."""
-        num_top = self.reply.num_top
-        if num_top is None:
+        num = self.reply.num_alternatives
+        if num is None:
             return []
-        size = record_bytes(num_top)
-        return unpack_logprobs(self.logprobs[tokens.start * size : tokens.stop * size], num_top)
+        size = record_bytes(num)
+        return unpack_logprobs(self.logprobs[tokens.start * size : tokens.stop * size], num)
 
-    def prompt_records(self, num_top: int | None) -> list[TokenLogprob]:
-        """Logprobs of the prompt with so many alternatives; None: the client wants none."""
+    def prompt_records(
+        self, num_top: int | None, *, with_named: bool = False
+    ) -> list[TokenLogprob]:
+        """Logprobs of the prompt with so many of the likeliest tokens; None: the client wants none.
+
+        `with_named`: those that the request names stand behind them.
+        """
         if num_top is None or not self.prompt_logprobs:
             return []
         size = len(self.prompt_logprobs) // self.reply.num_prompt_tokens
-        records = unpack_logprobs(self.prompt_logprobs, num_top_of(size))
-        return [record._replace(top=record.top[:num_top]) for record in records]
+        num = num_top_of(size)
+        records = unpack_logprobs(self.prompt_logprobs, num)
+        first_named = num - self.reply.num_logprob_ids if with_named else num
+        return [
+            record._replace(top=record.top[:num_top] + record.top[first_named:])
+            for record in records
+        ]
 
     def _fits(self, chunk: TextChunk, end: int) -> bool:
         """Whether a chunk that begins in the text at hand, or right behind it, goes on from it."""

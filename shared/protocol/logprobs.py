@@ -1,7 +1,8 @@
 """Logprobs on the wire: one record of a fixed size for each token, little-endian.
 
-A record is (token id, rank, logprob), then the ids of the `num_top` likeliest tokens, then their
-logprobs; four bytes each. All are of the model's own distribution, before any sampling parameter.
+A record is (token id, rank, logprob), then the ids of the alternatives, then their logprobs; four
+bytes each. Alternatives are the likeliest tokens, then those that the request names. All are of the
+model's own distribution, before any sampling parameter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class TokenLogprob(NamedTuple):
     token_id: int
     rank: int  # 1: the likeliest; NO_RANK: it has no logprob
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # ids and logprobs of the likeliest, falling
+    # Ids and logprobs of the likeliest, falling, then of those that the request names.
+    top: tuple[tuple[int, float], ...] = ()
 
 
 def max_logprob_bytes(max_payload: int) -> int:

@@ -148,6 +148,13 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     grace_s: float = 0.0  # it runs on so long without a client, unless a later client says another
     # Those that end it, where tokens of its own do so too; None: no other token does.
     eos_token_ids: tuple[int, ...] | None = None
+    num_logprob_ids: int = 0  # alternatives behind the likeliest, which the request names
+    prompt_start: int = 0  # logprobs of the prompt are told from this token on
+
+    @property
+    def num_alternatives(self) -> int | None:
+        """In each record of an output token; None: there are none."""
+        return None if self.num_top is None else self.num_top + self.num_logprob_ids
 
     @property
     def served_model(self) -> str:

@@ -74,15 +74,17 @@ class Run:
 
     def logprobs_from(self, position: int) -> bytes:
         """As the scripted engine makes them up."""
+        sampling = self.request.sampling
         return b"".join(
-            scripted_logprobs(token_id, idx, self.request.sampling.logprobs)
+            scripted_logprobs(token_id, idx, sampling.logprobs, sampling.logprob_ids)
             for idx, token_id in enumerate(self.token_ids[position:], start=position)
         )
 
     @property
     def prompt_logprobs(self) -> bytes:
         prompt_ids = unpack_token_ids(self.request.prompt_ids)
-        return scripted_prompt_logprobs(prompt_ids, self.request.sampling.prompt_logprobs)
+        sampling = self.request.sampling
+        return scripted_prompt_logprobs(prompt_ids, sampling.prompt_logprobs, sampling.logprob_ids)
 
 
 def beams_of(request: GenerateRequest, script: Script) -> tuple[Beam, ...]:

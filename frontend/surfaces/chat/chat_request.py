@@ -10,7 +10,12 @@ from typing import Any, Self
 
 import msgspec
 
-from frontend.fields.logprob_fields import LogprobOptions, checked_num_top, checked_prompt_top
+from frontend.fields.logprob_fields import (
+    LogprobOptions,
+    checked_num_top,
+    checked_prompt_top,
+    named_ids,
+)
 from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
@@ -150,7 +155,7 @@ class ChatRequests:
             use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(body, self._encoder, caller, model),
-            logprobs=_logprob_options(body),
+            logprobs=named_ids(body, _logprob_options(body), model.card.vocab_size),
         )
         prompts = await self._prompts(caller, model, conversations, body, use)
         tells_all = use is not None or sampling.params.grammar is None

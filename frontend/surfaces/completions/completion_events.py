@@ -98,7 +98,9 @@ class CompletionEvents:
         reply = stream.reply
         if self._texts is None or reply.num_top is None or reply.hides_logprobs:
             return None
-        prompt = stream.prompt_records(reply.num_top) if reply.echo_logprobs else []
+        prompt = (
+            stream.prompt_records(reply.num_top, with_named=True) if reply.echo_logprobs else []
+        )
         offsets = self._offsets[reply.choice_idx]
         if offsets is None:
             offsets = self._offsets[reply.choice_idx] = TextOffsets(self._texts)

@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from frontend.fields.field_ranges import RANGES
-from frontend.fields.logprob_fields import LogprobOptions, checked_num_top, checked_prompt_top
+from frontend.fields.logprob_fields import (
+    LogprobOptions,
+    checked_num_top,
+    checked_prompt_top,
+    named_ids,
+)
 from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
@@ -72,11 +77,11 @@ class CompletionRequests:
             hides_logprobs=body.logprobs is None or body.logprobs is False,
         )
         prompts = prompt_list(body.prompt, "prompt")
-        logprobs = _logprob_options(body)
+        model = await self._models.model(name)
+        logprobs = named_ids(body, _logprob_options(body), model.card.vocab_size)
         if options.num_kept:
             body.n = body.best_of
             logprobs = replace(logprobs, num_top=logprobs.num_top or 0)
-        model = await self._models.model(name)
         echo = bool(body.echo)
         if body.suffix:
             prompts = _with_gap(body, prompts, model.fill_in_middle())

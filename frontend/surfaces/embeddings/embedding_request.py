@@ -19,6 +19,7 @@ from frontend.fields.token_rules import check_token_ids
 from frontend.jobs.job import Caller, Job, Prompt
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
+from frontend.surfaces.chat.chat_request import ChatBody, ChatRequests, Conversation
 from frontend.surfaces.completions.completion_request import prompt_list
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol.model_cards import EmbeddingCard
@@ -30,21 +31,27 @@ class EmbeddingBody(PooledFields, omit_defaults=True):
     """The fields that have an effect; None means default."""
 
     input: Any = None
+    messages: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     encoding_format: EncodingFormat | None = None
     dimensions: int | None = None
     pooling: Literal["last", "mean"] | None = None
     normalize: bool | None = None
 
 
+_OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 REFUSED = pooled_refusals(EmbeddingBody)
 
 
 class EmbeddingRequests:
-    """Turns bodies into jobs: each input becomes a request of its own."""
+    """Turns bodies into jobs: each input becomes a request of its own, and so does a chat."""
 
-    def __init__(self, models: ModelDirectory, encoder: PromptEncoder) -> None:
+    def __init__(self, models: ModelDirectory, encoder: PromptEncoder, chats: ChatRequests) -> None:
         self._models = models
         self._encoder = encoder
+        self._chats = chats
         self._reader = BodyReader(EmbeddingBody, REFUSED, POOLED_IGNORED)
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
@@ -52,19 +59,41 @@ class EmbeddingRequests:
         body = self._reader.read(raw, caller.unknown)
         name = required_model(body.model)
         RANGES["priority"].check("priority", body.priority)
-        inputs = _inputs(body)
+        _check_is_input_or_chat(body)
+        inputs = _inputs(body) if body.messages is None else []
         model = await self._models.model(name)
+        if body.messages is not None:
+            prompts = [await self._chat(caller, model, body)]
+        else:
+            max_tokens = max_input_tokens(body, model.card)
+            prompts = await self._prompts(caller, model, inputs, max_tokens)
         return Job(
             surface=Surface.EMBEDDINGS,
             model=model,
-            prompts=tuple(
-                await self._prompts(caller, model, inputs, max_input_tokens(body, model.card))
-            ),
-            sampling=pooled_sampling(body, "input"),
+            prompts=tuple(prompts),
+            sampling=pooled_sampling(body, "input" if body.messages is None else "messages"),
             stream=bool(body.stream),
             pooling=_pooling(body, model),
             encoding_format=body.encoding_format or EncodingFormat.FLOAT,
         )
+
+    async def _chat(self, caller: Caller, model: ServedModel, body: EmbeddingBody) -> Prompt:
+        """A chat as the model's template writes it. Raises InvalidRequest."""
+        if Conversation.of(body.messages).images:
+            raise InvalidRequest("images in 'messages' cannot be embedded", param="messages")
+        chat = ChatBody(
+            messages=body.messages,
+            add_generation_prompt=bool(body.add_generation_prompt),
+            continue_final_message=body.continue_final_message,
+            chat_template_kwargs=body.chat_template_kwargs,
+        )
+        most = model.card.max_context_len
+        token_ids = await self._chats.prompt_ids(caller, model, chat, most)
+        if len(token_ids) > most:
+            raise ContextLengthExceeded(
+                len(token_ids), most, None, "messages", subject="'messages'"
+            )
+        return Prompt(token_ids)
 
     async def _prompts(
         self,
@@ -97,6 +126,18 @@ class EmbeddingRequests:
                 )
             prompts.append(Prompt(token_ids))
         return prompts
+
+
+def _check_is_input_or_chat(body: EmbeddingBody) -> None:
+    """Raises InvalidRequest."""
+    if body.messages is None:
+        for name in _OF_CHAT:
+            if value := getattr(body, name):
+                raise InvalidRequest(f"'{name}' is {value!r}, without 'messages'", param=name)
+        return
+    for name in ("input", "truncate_prompt_tokens"):
+        if getattr(body, name) is not None:
+            raise InvalidRequest(f"'{name}' and 'messages' exclude each other", param=name)
 
 
 def _inputs(body: EmbeddingBody) -> list[str | list[int]]:

@@ -27,8 +27,10 @@ class MetaInfo(WireStruct, frozen=True, kw_only=True):
     cached_tokens: Count
     input_token_logprobs: list[ScoredToken] | UnsetType = UNSET
     input_top_logprobs: list[list[ScoredToken] | None] | UnsetType = UNSET
+    input_token_ids_logprobs: list[list[ScoredToken] | None] | UnsetType = UNSET
     output_token_logprobs: list[ScoredToken] | UnsetType = UNSET
     output_top_logprobs: list[list[ScoredToken] | None] | UnsetType = UNSET
+    output_token_ids_logprobs: list[list[ScoredToken] | None] | UnsetType = UNSET
 
 
 class GeneratedText(WireStruct, frozen=True, kw_only=True):

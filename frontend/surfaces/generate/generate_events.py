@@ -14,6 +14,7 @@ from frontend.text.logprob_view import MAX_EVENT_LOGPROBS, native_logprobs
 from frontend.text.text_stream import TextStream
 from frontend.text.token_texts import TokenTexts
 from frontend.text.usage import num_cached_tokens
+from shared.protocol.logprobs import NO_RANK
 
 
 class GenerateEvents:
@@ -79,10 +80,13 @@ class GenerateEvents:
             return {}
         view: dict[str, Any] = {}
         if reply.num_prompt_top is not None and not tokens.start:
-            prompt = stream.prompt_records(reply.num_prompt_top)
-            view |= native_logprobs(prompt, texts, "input")
+            prompt = stream.prompt_records(reply.num_prompt_top, with_named=True)
+            prompt = prompt[reply.prompt_start :]
+            prompt = [prompt[0]._replace(rank=NO_RANK), *prompt[1:]] if prompt else prompt
+            view |= native_logprobs(prompt, texts, "input", reply.num_logprob_ids)
         if reply.num_top is not None:
-            view |= native_logprobs(stream.records(tokens), texts, "output")
+            records = stream.records(tokens)
+            view |= native_logprobs(records, texts, "output", reply.num_logprob_ids)
         return view
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from frontend.fields.logprob_fields import LogprobOptions, checked_num_top
+from frontend.fields.field_ranges import Range
+from frontend.fields.logprob_fields import LogprobOptions, checked_logprob_ids, checked_num_top
 from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
@@ -44,6 +45,7 @@ class GenerateBody(msgspec.Struct, omit_defaults=True):
     return_logprob: bool | None = None
     top_logprobs_num: int | None = None
     logprob_start_len: int | None = None
+    token_ids_logprob: list[int] | None = None
     logprobs: int | None = None
     incremental_streaming_output: bool | None = None
 
@@ -54,10 +56,7 @@ ALIASES = {
     "no_stop_trim": "include_stop_str_in_output",
     "sampling_seed": "seed",
 }
-_OWN: Refused = {
-    **OF_OPENAI,
-    "logprob_start_len": lambda value: value not in (-1, 0),
-}
+_OWN: Refused = {**OF_OPENAI}
 # Read from a body that has them beside its own fields, or in `sampling_params`.
 _OTHERS = frozenset(SamplingFields.__struct_fields__) | ALIASES.keys() | {"sampling_params"}
 REFUSED = peer_refusals(GenerateBody, _OWN, ignored=IGNORED, taken=_OTHERS)
@@ -88,12 +87,15 @@ class GenerateRequests:
             model = await self._models.only_model()
         samplings = [await self._sampling(flat, name, model, caller) for flat in flats]
         _check_common(samplings)
+        encoded = [
+            await encoded_prompt(self._encoder, caller, model, item, name) for item in prompts
+        ]
+        for prompt in encoded:
+            _check_start(samplings[0].logprobs.prompt_start, len(prompt.token_ids))
         return Job(
             surface=surface,
             model=model,
-            prompts=tuple(
-                [await encoded_prompt(self._encoder, caller, model, item, name) for item in prompts]
-            ),
+            prompts=tuple(encoded),
             sampling=samplings[0],
             samplings=tuple(samplings) if len(samplings) > 1 else (),
             stream=bool(body.stream),
@@ -121,7 +123,7 @@ class GenerateRequests:
             use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(fields, self._encoder, caller, model),
-            logprobs=_logprob_options(convert(flat, GenerateBody), fields),
+            logprobs=_logprob_options(convert(flat, GenerateBody), fields, model.card.vocab_size),
         )
 
 
@@ -199,16 +201,35 @@ def _is_list(prompt: Any) -> bool:
     return isinstance(prompt, list) and not isinstance(prompt[0], int)
 
 
-def _logprob_options(body: GenerateBody, fields: SamplingFields) -> LogprobOptions:
+def _logprob_options(body: GenerateBody, fields: SamplingFields, vocab_size: int) -> LogprobOptions:
     """By SGLang's names, or by vLLM's. Raises InvalidRequest."""
     num_top = checked_num_top("logprobs", body.logprobs)
     num_prompt_top = checked_num_top("prompt_logprobs", fields.prompt_logprobs)
+    start = body.logprob_start_len
     if body.return_logprob:
         num_top = checked_num_top("top_logprobs_num", body.top_logprobs_num or 0)
-        num_prompt_top = num_top if body.logprob_start_len == 0 else num_prompt_top
-    elif body.top_logprobs_num or body.logprob_start_len is not None:
-        name = "top_logprobs_num" if body.top_logprobs_num else "logprob_start_len"
+        Range(low=-1).check("logprob_start_len", start)
+        num_prompt_top = num_prompt_top if start is None or start < 0 else num_top
+    elif body.top_logprobs_num or body.token_ids_logprob or start is not None:
+        given = (name for name in ("top_logprobs_num", "token_ids_logprob") if getattr(body, name))
+        name = next(given, "logprob_start_len")
         raise InvalidRequest(
             f"'{name}' is {getattr(body, name)}, and 'return_logprob' is not true", param=name
         )
-    return LogprobOptions(num_top=num_top, num_prompt_top=num_prompt_top)
+    name = "token_ids_logprob"
+    return LogprobOptions(
+        num_top=num_top,
+        num_prompt_top=num_prompt_top,
+        token_ids=checked_logprob_ids(name, body.token_ids_logprob, num_top, vocab_size),
+        prompt_start=max(0, start or 0),
+    )
+
+
+def _check_start(prompt_start: int, num_tokens: int) -> None:
+    """Raises InvalidRequest."""
+    if prompt_start and prompt_start >= num_tokens:
+        raise InvalidRequest(
+            f"'logprob_start_len' is {prompt_start}, and a prompt has {num_tokens} tokens: must be "
+            "one of these",
+            param="logprob_start_len",
+        )

@@ -259,7 +259,22 @@ async def test_bad_completion_fields(fields: dict[str, Any], param: str, code: s
         (
             {"text": "a", "return_logprob": True, "logprob_start_len": 3},
             "logprob_start_len",
-            "unsupported_parameter",
+            "invalid_value",
+        ),
+        ({"text": "a", "logprob_start_len": -1}, "logprob_start_len", "invalid_value"),
+        ({"text": "a", "token_ids_logprob": [1]}, "token_ids_logprob", "invalid_value"),
+        *(
+            (
+                {"text": "a", "return_logprob": True, "top_logprobs_num": 2} | asked,
+                "token_ids_logprob",
+                "invalid_value",
+            )
+            for asked in (
+                {"token_ids_logprob": [*range(19)]},
+                {"token_ids_logprob": [1, 1]},
+                {"token_ids_logprob": [-1]},
+                {"token_ids_logprob": [1 << 40]},
+            )
         ),
         ({"text": "a", "image_data": "x"}, "image_data", "unsupported_parameter"),
     ],
@@ -537,6 +552,35 @@ async def test_logprobs_of_each_api() -> None:
     ):
         (request,) = requests_of(await generate.job(body | fields, Caller()))
         assert asked(request) == expected
+    named = [
+        await chat(logprobs=True, logprob_token_ids=[7, 5]),
+        await chat(logprobs=True, top_logprobs=2, logprob_token_ids=[7, 5]),
+        (await completion(logprobs=0, logprob_token_ids=[7, 5]))[0],
+    ]
+    for request in named:
+        assert asked(request) == (0, None, 0, None)
+        assert request.sampling.logprob_ids == (7, 5)
+        assert request.sampling.needed_level == 3
+        assert unseal(request.reply).num_alternatives == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"logprob_token_ids": [1]}, "logprob_token_ids", "'logprobs' is not"),
+        (
+            {"logprobs": True, "top_logprobs": 1, "logprob_token_ids": [1, 2]},
+            "logprob_token_ids",
+            "'top_logprobs' is 1: they take the place of the likeliest",
+        ),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs", "the whole vocabulary"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs", "the whole vocabulary"),
+    ],
+)
+async def test_logprobs_that_have_no_place(fields: dict[str, Any], param: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        await chat(**fields)
+    assert caught.value.param == param
 
 
 async def test_a_prompt_can_be_scored_without_output() -> None:

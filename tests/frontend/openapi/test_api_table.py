@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "api/embed": {"model": "tiny", "input": "Hi"},
 }
 ALL_ROUTES = [*ROUTES, MESSAGES, *OLLAMA]
-WITHOUT_TEXT = {
-    "embeddings": EmbeddingRequests,
-    "score": ScoreRequests,
-    "rerank": RerankRequests,
+WITHOUT_TEXT: dict[str, Callable[[ModelDirectory], Any]] = {
+    "embeddings": lambda models: EmbeddingRequests(
+        models, PromptEncoder(), AllRequests(models).chat
+    ),
+    "score": lambda models: ScoreRequests(models, PromptEncoder()),
+    "rerank": lambda models: RerankRequests(models, PromptEncoder()),
 }
 SCORE = ScoreCard(ScoreMethod.YES_NO, answer_ids=(1, 2))
 ASKING: tuple[Any, ...] = (True, "x", ["x"], 7, False)
@@ -69,7 +72,7 @@ async def requests_for(
         directory = make_filling_directory(*FIM_MARKS)
     requests: Any
     if route.name in WITHOUT_TEXT:
-        requests = WITHOUT_TEXT[route.name](directory, PromptEncoder())
+        requests = WITHOUT_TEXT[route.name](directory)
     elif route.name == "responses":
         store: Any = None  # nobody asks for an earlier one
         readers = ResponseRequests(directory, PromptEncoder(), store, store, make_image_loader())
@@ -97,7 +100,7 @@ def ollama_requests(route: BodyRoute, directory: ModelDirectory) -> Any:
     return {
         "api/chat": OllamaChats(directory, requests.chat),
         "api/generate": OllamaCompletions(directory, requests.chat, requests.completions),
-        "api/embed": OllamaEmbeddings(directory, EmbeddingRequests(directory, PromptEncoder())),
+        "api/embed": OllamaEmbeddings(directory, WITHOUT_TEXT["embeddings"](directory)),
     }[route.name]
 
 

@@ -29,7 +29,7 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
-from tests.frontend.directory import make_directory
+from tests.frontend.directory import AllRequests, make_directory
 from tests.frontend.fake_backend import Script
 from tests.frontend.nats.test_nats_service import ask, ask_stream
 from tests.frontend.tiny_model import make_tokenizer
@@ -246,10 +246,16 @@ async def test_a_model_for_embeddings_alone_generates_nothing(stack: Stack) -> N
 
 # Bodies
 
+SAYS_HI = [{"role": "user", "content": "Hi"}]
+WITH_IMAGE = [
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png,"}}]}
+]
+
 
 async def requests_of(body: dict[str, Any], **card: Any) -> list[GenerateRequest]:
     fields = {"max_context_len": 8, "embedding": EMBEDDING, **card}
-    requests = EmbeddingRequests(make_directory("tiny", **fields), PromptEncoder())
+    directory = make_directory("tiny", **fields)
+    requests = EmbeddingRequests(directory, PromptEncoder(), AllRequests(directory).chat)
     job = await requests.job({"model": "tiny", **body}, Caller())
     return job.requests(
         "0" * 32,
@@ -272,6 +278,17 @@ async def test_what_the_body_says_goes_before_the_models_way() -> None:
     assert (request.priority, request.cache_salt) == (2, "s")
 
 
+async def test_a_chat_is_embedded_as_the_template_writes_it() -> None:
+    """Which is what a chat asks the model, but for what begins its answer."""
+    directory = make_directory("tiny", embedding=EMBEDDING)
+    for asks in ({}, {"add_generation_prompt": True}):
+        (request,) = await requests_of({"messages": SAYS_HI} | asks, max_context_len=64)
+        chat = {"model": "tiny", "messages": SAYS_HI, "add_generation_prompt": False} | asks
+        job = await AllRequests(directory).chat.job(chat, Caller())
+        assert unpack_token_ids(request.prompt_ids) == job.prompts[0].token_ids
+        assert request.pooling == PoolingParams(PoolingKind.LAST)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param", "words"),
     [
@@ -285,6 +302,17 @@ async def test_what_the_body_says_goes_before_the_models_way() -> None:
         ({"input": ["a", "abcdefgh"]}, 400, "input[1]", "'input[1]' has 9 tokens"),
         ({"input": "abcdefgh"}, 400, "input", "'input' has 9 tokens"),
         ({"input": ["a"] * (MAX_INPUTS + 1)}, 400, "input", "2049"),
+        ({"input": "a", "messages": SAYS_HI}, 400, "input", "exclude each other"),
+        ({"input": "a", "add_generation_prompt": True}, 400, "add_generation_prompt", "without"),
+        ({"messages": []}, 400, "messages", "at least one"),
+        (
+            {"messages": SAYS_HI, "truncate_prompt_tokens": 4},
+            400,
+            "truncate_prompt_tokens",
+            "exclude",
+        ),
+        ({"messages": WITH_IMAGE}, 400, "messages", "cannot be embedded"),
+        ({"messages": [{"role": "user", "content": "x" * 90}]}, 400, "messages", "tokens"),
         ({"input": ["a"] * (MAX_STREAMED_INPUTS + 1), "stream": True}, 400, "input", "'stream'"),
         ({"input": "a", "dimensions": 3}, 400, "dimensions", "2, 4"),
         ({"input": "a", "dimensions": 0}, 400, "dimensions", "0"),

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from frontend.routes.job_routes import probe_of
 from frontend.surfaces.invocations import invocation
 from shared.errors import InvalidRequest
-from shared.protocol.reply import Surface
+from shared.protocol.model_cards import EmbeddingCard, ScoreCard
+from shared.protocol.reply import ScoreMethod, Surface
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import make_directory
 
@@ -55,3 +57,27 @@ async def test_answers_are_those_of_the_api(stack: Stack) -> None:
         assert streamed.text.endswith("data: [DONE]\n\n")
         wrong = await http.post("/invocations", json={"messages": HI, "temperature": 9})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "temperature")
+
+
+@pytest.mark.integration
+async def test_a_probe_goes_all_the_way(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    async with running.client() as http:
+        answer = await http.get("/health_generate")
+        assert answer.status_code == 200, answer.text
+        (run,) = stack.backend.runs.values()
+        assert run.request.sampling.max_tokens == 1
+        unknown = await http.get("/health_generate", params={"model": "other"})
+        assert unknown.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("card", "surface"),
+    [
+        ({}, Surface.GENERATE),
+        ({"can_generate": False, "embedding": EmbeddingCard(4)}, Surface.EMBEDDINGS),
+        ({"can_generate": False, "score": ScoreCard(ScoreMethod.YES_NO)}, Surface.SCORE),
+    ],
+)
+async def test_a_probe_asks_for_what_a_model_makes(card: dict[str, Any], surface: Surface) -> None:
+    assert probe_of(await make_directory("tiny", **card).model("tiny"))[0] is surface

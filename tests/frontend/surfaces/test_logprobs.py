@@ -232,6 +232,38 @@ async def test_the_native_api(stack: Stack) -> None:
         assert event["meta_info"]["input_top_logprobs"] == meta["input_top_logprobs"]
 
 
+async def test_tokens_that_a_request_names(stack: Stack) -> None:
+    running = await stack.start_frontend()
+    named = [OUTPUT_IDS[0] + 3, OUTPUT_IDS[0]]
+    body: dict[str, Any] = {
+        "text": "Hi",
+        "return_logprob": True,
+        "top_logprobs_num": 1,
+        "token_ids_logprob": named,
+        "logprob_start_len": 1,
+    }
+    async with running.client() as client:
+        meta = (await client.post("/generate", json=body)).json()["meta_info"]
+        chat = {key: CHAT[key] for key in ("model", "messages")}
+        chat |= {"logprobs": True, "logprob_token_ids": named}
+        answer = (await client.post("/v1/chat/completions", json=chat)).json()
+    first, output = logprob(OUTPUT_IDS[0], 0), meta["output_token_ids_logprobs"]
+    values = [[first - 3, named[0], TEXTS.text_of(named[0])]]
+    values.append([first, named[1], TEXTS.text_of(named[1])])
+    assert output[0] == values
+    assert [[each[1] for each in of_token] for of_token in output] == [named] * len(OUTPUT_IDS)
+    assert meta["output_top_logprobs"][0] == [[first, OUTPUT_IDS[0], TEXTS.text_of(OUTPUT_IDS[0])]]
+    inputs = meta["input_token_logprobs"]
+    assert [text for _, _, text in inputs] == ["H", "i"]
+    assert inputs[0][0] is None
+    assert meta["input_token_ids_logprobs"][0] is None
+    assert [each[1] for each in meta["input_token_ids_logprobs"][1]] == named
+    told = answer["choices"][0]["logprobs"]["content"]
+    assert [[each["token"] for each in of_token["top_logprobs"]] for of_token in told] == [
+        [TEXTS.text_of(token_id) for token_id in named]
+    ] * len(told)
+
+
 async def test_over_nats(stack: Stack) -> None:
     await stack.start_frontend()
     answer = json.loads((await ask(stack, "chat.completions", CHAT)).data)

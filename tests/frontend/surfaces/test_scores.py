@@ -31,7 +31,7 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import RunningFrontend, Stack
-from tests.frontend.directory import FakeCatalog, make_directory
+from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
 from tests.frontend.fake_backend import Script
 from tests.frontend.nats.test_nats_service import ask, ask_stream
 from tests.frontend.tiny_model import BOS, IM_END, make_card, make_tokenizer
@@ -355,7 +355,7 @@ async def test_refused(body: dict[str, Any], param: str, words: str) -> None:
 async def test_a_model_that_scores_nothing_says_so() -> None:
     with pytest.raises(RequestError, match="scores nothing"):
         await requests_of({"text_1": "q", "text_2": "a"}, card=None)
+    directory = make_directory("tiny", score=CLASSIFIER)
+    requests = EmbeddingRequests(directory, PromptEncoder(), AllRequests(directory).chat)
     with pytest.raises(RequestError, match="makes no embeddings"):
-        await EmbeddingRequests(make_directory("tiny", score=CLASSIFIER), PromptEncoder()).job(
-            {"model": "tiny", "input": "a"}, Caller()
-        )
+        await requests.job({"model": "tiny", "input": "a"}, Caller())

@@ -9,7 +9,7 @@ import torch
 
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import SampleError
-from worker.engine.sampling.row_logprobs import first_prompt_record, row_logprobs
+from worker.engine.sampling.row_logprobs import Alternatives, first_prompt_record, row_logprobs
 
 _SLAB_ROWS = 64  # logits of a whole chunk would be the largest tensor of all
 
@@ -43,7 +43,8 @@ def _score_prompt(
     """
     req, num_top = entry.req, entry.req.num_prompt_top
     assert num_top is not None
-    records = [first_prompt_record(req.token_ids[0], num_top)] if entry.start == 0 else []
+    asked = Alternatives(num_top, req.sampling.logprob_ids)
+    records = [first_prompt_record(req.token_ids[0], asked.num)] if entry.start == 0 else []
     next_ids = req.token_ids[entry.start + 1 : min(entry.end + 1, req.num_prompt_tokens)]
     for start in range(0, len(next_ids), _SLAB_ROWS):
         slab_ids = next_ids[start : start + _SLAB_ROWS]
@@ -51,7 +52,7 @@ def _score_prompt(
         if not np.isfinite(logits.max(axis=-1)).all():
             return SampleError.NOT_A_NUMBER
         records += [
-            row_logprobs(row, token_id, num_top)
+            row_logprobs(row, token_id, asked)
             for row, token_id in zip(logits, slab_ids, strict=True)
         ]
     return b"".join(records)

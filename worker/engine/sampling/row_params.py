@@ -22,6 +22,7 @@ from worker.engine.sampling.processors.token_rules import (
     ForcedTokens,
     TokenBiases,
 )
+from worker.engine.sampling.row_logprobs import Alternatives
 
 # vLLM's order. What narrows to the draw comes last: it looks at what is left.
 LOGITS_PROCESSORS: tuple[LogitsProcessor, ...] = (
@@ -51,7 +52,7 @@ class RowParams:
     top_p: npt.NDArray[np.float32]  # [num_rows]
     min_p: npt.NDArray[np.float32]  # [num_rows]
     seeds: list[int]  # [num_rows], 64 bits
-    logprob_rows: list[tuple[int, int]]  # rows that ask for logprobs, and for how many others
+    logprob_rows: list[tuple[int, Alternatives]]  # rows that ask for logprobs
     # Processors of logits that some request wants, in their order, with the rows of those.
     wanted_rows: list[tuple[LogitsProcessor, list[int]]]
     # The indices of the processors that each request wants.
@@ -71,7 +72,7 @@ class RowParams:
             min_p=draws["min_p"],
             seeds=[req.sampling.seed for req in reqs],
             logprob_rows=[
-                (row, req.sampling.logprobs)
+                (row, Alternatives(req.sampling.logprobs, req.sampling.logprob_ids))
                 for row, req in enumerate(reqs)
                 if req.sampling.logprobs is not None
             ],

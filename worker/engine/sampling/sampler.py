@@ -55,15 +55,15 @@ class Sampler:
     def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> Samples:
         """`logits` [num_rows, vocab_size] float32, overwritten."""
         rows = logits.numpy()
-        raw_rows = {row: (rows[row].copy(), num_top) for row, num_top in batch.params.logprob_rows}
+        raw_rows = {row: (rows[row].copy(), asked) for row, asked in batch.params.logprob_rows}
         token_ids = self._choose(logits, batch)
         if not raw_rows:
             return Samples(token_ids, [])
         logprobs = [b""] * len(token_ids)
-        for row, (raw_row, num_top) in raw_rows.items():
+        for row, (raw_row, asked) in raw_rows.items():
             token_id = token_ids[row]
             if not isinstance(token_id, SampleError):
-                logprobs[row] = row_logprobs(raw_row, token_id, num_top)
+                logprobs[row] = row_logprobs(raw_row, token_id, asked)
         return Samples(token_ids, logprobs)
 
     def _choose(self, logits: torch.Tensor, batch: SamplingBatch) -> list[int | SampleError]:

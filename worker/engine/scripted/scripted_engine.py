@@ -187,7 +187,9 @@ class ScriptedEngine:
             run.hang_s = self._hang_s
         if finish is None and not run.output_ids:
             prompt_ids = unpack_token_ids(command.prompt_ids)
-            run.prompt_logprobs = scripted_prompt_logprobs(prompt_ids, sampling.prompt_logprobs)
+            run.prompt_logprobs = scripted_prompt_logprobs(
+                prompt_ids, sampling.prompt_logprobs, sampling.logprob_ids
+            )
         finish = finish or self._finish_of(run)
         if finish is not None:
             output = RunOutput(run.run_id, [], finish, prompt_logprobs=run.prompt_logprobs)
@@ -261,7 +263,8 @@ class ScriptedEngine:
         if finish is not None:
             del self._runs[run.run_id]
             self._num_used_tokens -= run.num_tokens
-        logprobs = scripted_logprobs(token_id, run.num_tokens, run.sampling.logprobs)
+        asked = run.sampling
+        logprobs = scripted_logprobs(token_id, run.num_tokens, asked.logprobs, asked.logprob_ids)
         prompt_logprobs, run.prompt_logprobs = run.prompt_logprobs, b""
         return RunOutput(run.run_id, [token_id], finish, logprobs, prompt_logprobs)
 

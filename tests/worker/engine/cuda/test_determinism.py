@@ -29,7 +29,7 @@ from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.loading import determinism
 from worker.engine.models.registry import read_model_config
-from worker.engine.sampling.row_logprobs import row_logprobs
+from worker.engine.sampling.row_logprobs import Alternatives, row_logprobs
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -163,14 +163,17 @@ def test_logprobs_are_the_cpus_and_equal_ones_in_its_order() -> None:
     logits = (random(6, 500) * 4).round() / 4  # many are equal
     logits[2, :3] = torch.tensor([0.0, -0.0, -torch.inf])
     token_ids = torch.tensor([3, 499, 1, 7, 0, 250])
-    asked = [(row, num_top) for row, num_top in enumerate([5, 0, 20, 1, 3, 2])]
+    named: list[tuple[int, ...]] = [(), (), (9,), (4, 2), (), (499,)]
+    asked = [
+        (row, Alternatives(num_top, named[row])) for row, num_top in enumerate([5, 0, 19, 1, 3, 2])
+    ]
     together = DeviceLogprobs.of(LateDevice(), asked, logits, token_ids).records(token_ids.tolist())
-    for row, num_top in asked:
+    for row, alternatives in asked:
         token_id = int(token_ids[row])
-        wanted = row_logprobs(logits[row].numpy(), token_id, num_top)
-        assert_same_record(together[row], wanted, num_top)
+        wanted = row_logprobs(logits[row].numpy(), token_id, alternatives)
+        assert_same_record(together[row], wanted, alternatives.num)
         alone = DeviceLogprobs.of(
-            LateDevice(), [(0, num_top)], logits[row : row + 1], token_ids[row : row + 1]
+            LateDevice(), [(0, alternatives)], logits[row : row + 1], token_ids[row : row + 1]
         )
         assert alone.records([token_id])[0] == together[row]
 

@@ -57,6 +57,22 @@ def test_output_and_prompt_are_scored_as_transformers_does(tiny_llama: Path) -> 
     assert_like_transformers(tiny_llama, PROMPT + output, output_logprobs(rig, 1, 4), len(PROMPT))
 
 
+def test_named_tokens_stand_behind_the_likeliest(tiny_llama: Path) -> None:
+    named = (7, 40, 3)
+    rig = Rig(tiny_llama)
+    output = rig.run(scored(logprobs=2, prompt_logprobs=1, logprob_ids=named))[1]
+    records = [*prompt_logprobs(rig, 1, 4)[1:], *output_logprobs(rig, 1, 5)]
+    reference = reference_logits(tiny_llama, PROMPT + output).double().log_softmax(-1)
+    for row, record in zip(reference, records, strict=False):
+        alternatives = record.top[-3:]
+        assert [token_id for token_id, _ in alternatives] == [*named]
+        assert [value for _, value in alternatives] == pytest.approx(
+            [float(row[token_id]) for token_id in named], abs=1e-4
+        )
+        likeliest = row.topk(len(record.top) - 3).indices.tolist()
+        assert [token_id for token_id, _ in record.top[:-3]] == likeliest
+
+
 def test_a_cached_prefix_hides_no_position(tiny_llama: Path) -> None:
     alone = Rig(tiny_llama)
     alone.run(scored(prompt_logprobs=1))

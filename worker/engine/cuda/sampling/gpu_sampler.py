@@ -12,6 +12,7 @@ from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.sampling.draws import DeviceParams, Draws
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.grammar.grammar_matcher import Bitmask
+from worker.engine.sampling.row_logprobs import Alternatives
 from worker.engine.sampling.row_params import RowParams
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
@@ -81,7 +82,7 @@ def most_demanding(num_rows: int) -> SamplingBatch:
         top_p=np.full(num_rows, 0.9, np.float32),
         min_p=np.zeros(num_rows, np.float32),
         seeds=[0] * num_rows,
-        logprob_rows=[(row, MAX_TOP_LOGPROBS) for row in range(num_rows)],
+        logprob_rows=[(row, Alternatives(MAX_TOP_LOGPROBS)) for row in range(num_rows)],
         wanted_rows=[],
         processor_ids={},
     )
