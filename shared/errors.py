@@ -64,6 +64,10 @@ class GrammarError(JetflockError):
     """A grammar cannot be used; the message says why."""
 
 
+class ProcessorFault(JetflockError):
+    """A logits processor of the operator fails its request; the message says how."""
+
+
 class IncarnationMismatch(ConfigError):
     """The streams on the server are not the ones this configuration expects."""
 

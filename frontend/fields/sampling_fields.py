@@ -15,6 +15,7 @@ from frontend.fields.cache_fields import CacheFields, checked_salt, keep_of, ses
 from frontend.fields.field_ranges import RANGES, Range
 from frontend.fields.grammar_fields import WantedGrammar, resolve_grammar
 from frontend.fields.logprob_fields import LogprobOptions
+from frontend.fields.processor_fields import checked_processors
 from frontend.fields.sampler_order import in_order
 from frontend.fields.token_rules import (
     bad_sequences,
@@ -83,6 +84,7 @@ class SamplingFields(CacheFields, omit_defaults=True):
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
     dry_sequence_breakers: list[str] | None = None
+    logits_processors: list[Any] | None = None
 
 
 _RANGED = sorted(RANGES.keys() & set(SamplingFields.__struct_fields__) - {"max_tokens"})
@@ -232,6 +234,7 @@ def resolve_sampling(
         logprobs=logprobs.num_top,
         prompt_logprobs=logprobs.num_scored_top,
         logprob_ids=logprobs.token_ids,
+        logits_processors=checked_processors(fields.logits_processors, card.logits_processors),
         dry_breakers=breakers,
         **_same_on_the_wire(fields),
     )

@@ -41,6 +41,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "prompt_logprobs": (),
     "logprob_token_ids": ([],),
+    "logits_processors": ([],),
     "tools": ([],),
     **dict.fromkeys(BUDGET_NAMES, (-1,)),
     "custom_params": ({},),

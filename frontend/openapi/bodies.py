@@ -14,6 +14,7 @@ from frontend.fields.cache_fields import (
 )
 from frontend.fields.field_ranges import RANGES, Range
 from frontend.fields.pooled_fields import MAX_INPUTS
+from frontend.fields.processor_fields import MAX_PROCESSORS
 from frontend.fields.request_body import Refused
 from frontend.fields.sampler_order import SAMPLER_LETTERS, SAMPLER_NAMES
 from frontend.fields.sampling_fields import (
@@ -106,6 +107,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "tools": chat_tools(),
     "query": SOME_TEXT,
     "instruction": optional({"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION_CHARS}),
+    "logits_processors": optional(
+        list_of(
+            {"anyOf": [{"type": "string"}, {"type": "object", "required": ["qualname"]}]},
+            maxItems=MAX_PROCESSORS,
+        )
+    ),
     "tool_choice": chat_tool_choice(),
 }
 _CLIENT_ID = optional({"type": "string", "pattern": CLIENT_ID_PATTERN})

@@ -51,6 +51,8 @@ class SetupConfig(ClusterConfig):
     """The same."""
     chat_template: str | None = None
     """As the workers are told it: it is stored with the tokenizer."""
+    logits_processors: str | None = None
+    """As the workers are told it: it makes another revision."""
     expect_consumers: tuple[str, ...] = ()
     """Refuse unless the pool's consumers have exactly these names: a scaler was told them."""
     change_replicas: bool = False

@@ -154,7 +154,9 @@ class ModelFiles:
         """Names the weights: a hash of config and samples of every weight file.
 
         A stretched context counts, since some models turn their positions by it, and so does what
-        weights are made when they are loaded, and what keys and values are rounded to.
+        weights are made when they are loaded, what keys and values are rounded to, and the file of
+        logits processors: all that chooses the tokens of a request which another worker goes on
+        with.
         """
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
         if self.stretched_context_len is not None:
@@ -163,6 +165,8 @@ class ModelFiles:
             digest.update(f"quantization:{self.made_format}".encode())
         if self.options.kv_dtype != "auto":
             digest.update(f"kv_dtype:{self.options.kv_dtype}".encode())
+        if (processors := self.options.processor_file()) is not None:
+            digest.update(f"logits_processors:{processors.digest}".encode())
         if beside := modelopt_config(self.path):
             digest.update(json.dumps(beside, sort_keys=True).encode())
         if self.has_dummy_weights:
@@ -243,6 +247,7 @@ class ModelFiles:
     def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
         """The model card under which this checkpoint is served. Raises ConfigError."""
         is_scorer = is_classifier(self.config)
+        processors = self.options.processor_file()
         sight = sight_card(self.path, self.config)
         vision = VisionCard.maybe_of(sight)
         return ModelCard(
@@ -267,6 +272,7 @@ class ModelFiles:
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
             kv_dtype="" if self.options.kv_dtype == "auto" else self.options.kv_dtype,
             keeps_states=keeps_states(self.config),
+            logits_processors=() if processors is None else processors.names,
             own_sight=sight if vision is None else None,
         )
 

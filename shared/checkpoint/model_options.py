@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from shared.checkpoint.processor_file import ProcessorFile
 from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
 from shared.errors import ConfigError
 
@@ -21,11 +22,18 @@ class ModelOptions:
     quantization: MadeFormat | None = None
     kv_dtype: KVDTypeName = "auto"
     chat_template: str | None = None
+    logits_processors: str | None = None
 
     @classmethod
     def of(cls, config: object) -> Self:
         """Of a configuration that has such fields."""
         return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})
+
+    def processor_file(self) -> ProcessorFile | None:
+        """None where no file is named. Raises ConfigError."""
+        if self.logits_processors is None:
+            return None
+        return ProcessorFile.read(self.logits_processors)
 
     def template_source(self) -> str | None:
         """The Jinja source in the file `chat_template`, None where none is named.

@@ -114,6 +114,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     kv_dtype: str = ""  # of keys and values, like "int8"; empty: the model's
     keeps_states: bool = False  # of recurrent layers, which know no token but their last
     own_sight: SightCard | None = None  # from level 3 on: set where `vision` cannot tell it
+    logits_processors: tuple[str, ...] = ()  # of the operator's file, by their names
 
     @property
     def sight(self) -> SightCard | None:

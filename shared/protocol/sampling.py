@@ -67,6 +67,13 @@ class ThinkingBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     repeats: bool = False  # it may begin again behind its end: all of it counts
 
 
+class ProcessorCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A logits processor of the operator's file, and what it is told."""
+
+    name: str
+    params: str = "{}"  # an object, in JSON
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """How to choose tokens, and when the engine stops. Validated by the frontend."""
 
@@ -107,6 +114,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     # From feature level 3 on:
     thinking: ThinkingBudget | None = None
     logprob_ids: tuple[int, ...] = ()  # told with all logprobs, behind the likeliest
+    logits_processors: tuple[ProcessorCall, ...] = ()
 
     @property
     def is_narrowed(self) -> bool:
@@ -117,7 +125,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def needed_level(self) -> int:
         """Who knows less would draw other tokens, or tell less of them."""
-        if self.thinking is not None or self.logprob_ids:
+        if self.thinking is not None or self.logprob_ids or self.logits_processors:
             return 3
         looks_back = self.dry_multiplier > 0 or self.penalty_last_n is not None
         return 2 if self.is_narrowed or looks_back else 1

@@ -77,6 +77,7 @@ from shared.protocol.sampling import (
     GrammarKind,
     PoolingKind,
     PoolingParams,
+    ProcessorCall,
     SamplingParams,
     SequenceBreaker,
     ThinkingBudget,
@@ -224,6 +225,7 @@ WHOLE_RESPONSE = ResponseParams(
     True, "be kind", 5, {"a": "b"}, "resp_x", False, 1.0, {"format": {}}, 2, 0.9, 3, False,
     {"effort": "low"}, "required", [{"type": "function"}], "auto", {"id": "conv_x"},
 )  # fmt: skip
+NAMED_REPLY = msgspec.structs.replace(WHOLE_REPLY, num_logprob_ids=2, prompt_start=1)
 MAPS |= {
     "request-whole": GenerateRequest(
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
@@ -231,6 +233,15 @@ MAPS |= {
         prompt_object="prompt-x", images=(ImageSpan(1, 2, b"digest"),), priority=1, cache_salt="s",
         adapter="a1", pooling=PoolingParams(PoolingKind.LOGITS, False, 4, (5,), 2),
         keep=KeepPrefix(5.0, 3), level=3, session="c", num_public_tokens=1, may_be_copy=True,
+    ),
+    "request-processors": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1",
+        sampling=SamplingParams(
+            9, 5, logprobs=1, logprob_ids=(7, 3),
+            logits_processors=(ProcessorCall("one"), ProcessorCall("two", '{"a":1}')),
+        ),
+        text=WHOLE_TEXT, deadline_s=60.0, prompt_ids=b"\1\0\0\0",
+        reply=seal(NAMED_REPLY),
     ),
     "request-thinking": GenerateRequest(
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1",
@@ -276,6 +287,9 @@ MAPS |= {
     "model-whole": WHOLE_MODEL,
     "model-int8-keys": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, kv_dtype="int8"),
     "model-states": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, keeps_states=True),
+    "model-processors": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, logits_processors=("one", "two")
+    ),
     "model-own-sight": ModelCard(
         "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
         own_sight=SightCard(9, AreaSize(28, 1, 2), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), True),

@@ -111,6 +111,9 @@ class EngineConfig(LogConfig):
     1 GiB."""
     max_context_len: int | None = None
     """Prompt and output together; by default config.json says; more where its rope stretches."""
+    logits_processors: str | None = None
+    """File of Python functions that requests may name as logits_processors: what they say must be a
+    function of request and tokens alone. It makes another revision of the model."""
     grammar_timeout_s: float = 10.0
     """A request whose grammar takes longer to compile is failed."""
     num_threads: int | None = None

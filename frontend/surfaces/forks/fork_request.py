@@ -146,7 +146,10 @@ class ForkRequests:
                 priority=request.priority,
                 cache_salt="",
                 grammar_param="sampling",
-                logprobs=LogprobOptions(reply.num_top, reply.num_prompt_top, reply.echo_logprobs),
+                logprobs=LogprobOptions(
+                    reply.num_top, reply.num_prompt_top, sampling.logprob_ids, reply.prompt_start,
+                    reply.echo_logprobs,
+                ),
                 keep=request.keep,
                 session=request.session,
             ),

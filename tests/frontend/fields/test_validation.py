@@ -16,6 +16,7 @@ from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatBody
 from shared.errors import InvalidRequest, RequestError
 from shared.protocol.request import GenerateRequest
+from shared.protocol.sampling import ProcessorCall
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import choice_rid
@@ -130,7 +131,6 @@ BAD_SAMPLING: list[tuple[str, Any, str]] = [
     ("allowed_token_ids", [], "invalid_value"),
     ("allowed_token_ids", [VOCAB_SIZE], "invalid_value"),
     ("allowed_token_ids", [1] * 65_537, "invalid_value"),
-    ("logits_processors", ["x"], "unsupported_parameter"),
 ]
 
 
@@ -562,6 +562,33 @@ async def test_logprobs_of_each_api() -> None:
         assert request.sampling.logprob_ids == (7, 5)
         assert request.sampling.needed_level == 3
         assert unseal(request.reply).num_alternatives == 2
+
+
+async def test_logits_processors_that_nobody_registered_are_refused() -> None:
+    name = "logits_processors"
+    requests = AllRequests(make_directory("tiny", logits_processors=("one", "two"))).completions
+    given = ["one", {"qualname": "two", "kwargs": {"b": [1], "a": "x"}}]
+    body = {"model": "tiny", "prompt": "a"}
+    (request,) = requests_of(await requests.job(body | {name: given}, Caller()))
+    assert request.sampling.logits_processors == (
+        ProcessorCall("one"),
+        ProcessorCall("two", '{"a":"x","b":[1]}'),
+    )
+    assert request.sampling.needed_level == 3
+    for wrong, where, words in (
+        (["three"], f"{name}[0]", "there are one, two"),
+        (["one"] * 9, name, "9 processors"),
+        ([3], f"{name}[0]", "must be a name"),
+        ([{"qualname": "one", "args": [1]}], f"{name}[0]", "only 'kwargs'"),
+        ([{"qualname": "one", "code": "x"}], f"{name}[0]", "unknown field 'code'"),
+        ([{"qualname": "one", "kwargs": [1]}], f"{name}[0]", "must be an object"),
+        ([{"qualname": "one", "kwargs": {"a": "x" * 5000}}], f"{name}[0]", "at most 4096"),
+    ):
+        with pytest.raises(InvalidRequest, match=words) as caught:
+            await requests.job(body | {name: wrong}, Caller())
+        assert caught.value.param == where
+    with pytest.raises(InvalidRequest, match="registered none"):
+        await chat(logits_processors=["one"])
 
 
 @pytest.mark.parametrize(

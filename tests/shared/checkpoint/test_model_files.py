@@ -94,6 +94,19 @@ def test_keys_and_values_in_fewer_bits_are_another_model(tmp_path: Path) -> None
     assert [each.card("m", bundle).kv_dtype for each in (own, int8)] == ["", "int8"]
 
 
+def test_a_file_of_logits_processors_is_another_model_and_on_its_card(tmp_path: Path) -> None:
+    card_of(tmp_path, None)
+    file = tmp_path / "processors.py"
+    own, revisions = ModelFiles.read(tmp_path), set[str]()
+    for body in ("None", "[1]"):
+        file.write_text(f"def one(params, prompt_ids, output_ids):\n    return {body}\n")
+        files = read_as(tmp_path, logits_processors=str(file))
+        revisions.add(files.revision)
+        card = files.card("m", TokenizerBundle.of_numbers(50))
+        assert card.logits_processors == ("one",)
+    assert len(revisions | {own.revision}) == 3
+
+
 def test_weights_that_are_stored_so_are_made_nothing(tmp_path: Path) -> None:
     card_of(tmp_path, None)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -44,6 +44,7 @@ from worker.engine.request.req_image import Eyes
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
 from worker.engine.request.stop_check import StopCheck
+from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine.speculation.drafters import make_drafter
@@ -74,6 +75,7 @@ class EngineLoader:
         self._on_gpu = self._gpu is not None and config.device != "cpu"
         check_dtype(config.dtype, self._gpu)
         self._step = StepLimits.of(config, on_gpu=self._on_gpu)
+        self._functions = TokenFunctions.load(config.logits_processors)
         self._config = config
         self._channel = channel
         self._progress = LoadProgress(channel, phases or LoadPhases())
@@ -139,6 +141,7 @@ class EngineLoader:
             ),
             Eyes(setup.config.sight, loaded.no_images),
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
+            self._functions,
         )
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:

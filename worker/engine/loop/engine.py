@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from shared.errors import ProcessorFault
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.token_ids import unpack_token_ids
 from worker.engine.beams import BeamHandler
@@ -23,6 +24,7 @@ from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.req_image import Eyes
 from worker.engine.request.stop_check import StopCheck
+from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine_link.engine_messages import (
     AddRequest,
@@ -59,6 +61,7 @@ class Engine:
         adapters: AdapterPool,
         eyes: Eyes | None = None,  # None: it takes no images
         free_memory: FreeMemory | None = None,
+        functions: TokenFunctions | None = None,  # of the operator
     ) -> None:
         self._scheduler = scheduler
         self._steps = steps  # of the same scheduler
@@ -67,6 +70,7 @@ class Engine:
         self._grammar_queue = grammar_queue
         self._eyes = eyes or Eyes()
         self._free_memory = free_memory
+        self._functions = functions or TokenFunctions({})
         self._adapters = adapters
         self._in_grammar_queue: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
         self._refused: list[RunOutput] = []  # not told yet
@@ -153,6 +157,11 @@ class Engine:
         if error is not None:
             self._refuse(command.run_id, error)
             return
+        try:
+            functions = self._functions.of(command.options.sampling.logits_processors)
+        except ProcessorFault as exc:
+            self._refuse(command.run_id, str(exc))
+            return
         adapter_id = command.options.adapter
         arrival = Arrival(
             command,
@@ -160,6 +169,7 @@ class Engine:
             time.monotonic(),
             self._adapters.get(adapter_id),
             self._eyes.images(command),
+            functions,
         )
         if adapter_id and arrival.adapter is None:
             self._refuse(command.run_id, self._adapters.absence(adapter_id))

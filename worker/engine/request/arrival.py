@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from worker.engine.request.req_image import ReqImage
+from worker.engine.request.token_functions import BoundFunction
 from worker.engine_link.engine_messages import AddRequest
 
 
@@ -28,6 +29,7 @@ class Arrival:
     at_s: float = 0.0  # by the engine's clock
     adapter: Adapter | None = None  # that the command names
     images: Sequence[ReqImage] = ()  # in their order, without overlaps
+    functions: Sequence[BoundFunction] = ()  # of the operator, that the command names
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -50,6 +50,8 @@ class Req:
         "arrival",
         "arrived_at_s",
         "dry",
+        "fault",
+        "functions",
         "has_penalties",
         "hidden_sum",
         "images",
@@ -73,6 +75,7 @@ class Req:
         "page_keys",
         "pooling",
         "prefix_hashes",
+        "prompt_ids",
         "row",
         "run_id",
         "sampling",
@@ -100,6 +103,9 @@ class Req:
         self.token_ids = token_array(command.prompt_ids)  # prompt and output
         self.num_prompt_tokens = len(self.token_ids)
         self.max_num_tokens = stop_check.max_num_tokens(sampling, self.num_prompt_tokens)
+        self.functions = arrival.functions
+        self.prompt_ids = tuple(self.token_ids) if arrival.functions else ()  # for these alone
+        self.fault = ""  # what one of these has done wrong
         self.token_ids.extend(token_array(command.output_ids))
         self.status = ReqStatus.WAITING
         self.num_cached_tokens: int | None = None  # of the prompt, at the first admission
@@ -122,6 +128,7 @@ class Req:
         self.needs_known_tokens = (
             matcher is not None
             or self.has_penalties
+            or bool(self.functions)
             or (self.logit_rules is not None and self.logit_rules.max_prefix_len > 0)
         )
         self._stop_check = stop_check

@@ -15,6 +15,7 @@ from worker.engine.request.req import Req
 from worker.engine.sampling.logits_processor import LogitsProcessor
 from worker.engine.sampling.processors.grammars import Grammars
 from worker.engine.sampling.processors.narrowing import Narrowings, narrows
+from worker.engine.sampling.processors.operator_functions import OperatorFunctions
 from worker.engine.sampling.processors.penalties import Penalties
 from worker.engine.sampling.processors.token_rules import (
     AllowedTokens,
@@ -29,6 +30,7 @@ LOGITS_PROCESSORS: tuple[LogitsProcessor, ...] = (
     TokenBiases(),
     AllowedTokens(),
     BannedTokens(),
+    OperatorFunctions(),
     Grammars(),
     Penalties(),
     ForcedTokens(),

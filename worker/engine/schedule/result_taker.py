@@ -146,7 +146,7 @@ class ResultTaker:
 
     def _fail(self, req: Req, error: SampleError) -> Finish:
         self._reqs.end(req, keep=error is not SampleError.NOT_A_NUMBER)
-        return Finish(FinishReason.ERROR, message=error.value)
+        return Finish(FinishReason.ERROR, message=req.fault or error.value)
 
     def _take_embedding(self, req: Req, embedding: bytes | SampleError) -> RunOutput:
         if isinstance(embedding, SampleError):

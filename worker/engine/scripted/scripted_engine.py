@@ -316,6 +316,8 @@ def _refused_feature(options: RunOptions) -> Finish | None:
         wanted = "structured output"
     elif options.sampling.beam is not None:
         wanted = "beam search"
+    elif options.sampling.logits_processors:
+        wanted = "logits processors"
     else:
         return None
     return Finish(FinishReason.ERROR, message=f"the scripted engine makes no {wanted}")

@@ -51,7 +51,9 @@ class TokenBiases:
 
 
 @dataclass(frozen=True, slots=True)
-class _Allowed:
+class Allowed:
+    """The only tokens that rows may choose; a row may stand several times."""
+
     by_row: list[tuple[int, torch.Tensor]]  # row, and [num_ids] int64: all else becomes -inf
 
     @property
@@ -73,7 +75,7 @@ class AllowedTokens:
         return req.logit_rules is not None and len(req.logit_rules.allowed_ids) > 0
 
     def change(self, points: Sequence[RowPoint], vocabulary: Vocabulary) -> LogitChange | None:
-        return _Allowed(
+        return Allowed(
             [
                 (row, torch.from_numpy(rules.allowed_ids[rules.allowed_ids < vocabulary.size]))
                 for row, point in points
