@@ -166,6 +166,8 @@ LIKE_THEM = {
     for name, kind in (("qwen3_vl_moe", "qwen3_vl"), ("qwen3_5_moe", "qwen3_5"))
 }
 ALL_EYES = EYES | LIKE_THEM | MISTRALS
+# Together they have all that there is to see; the others are compared with transformers alone.
+UNLIKE = ("gemma3", "llava_onevision", "mistral3", "qwen3_5", "qwen3_vl")
 
 
 def save_tiny_eyes(path: Path, name: str, **text_overrides: Any) -> Path:

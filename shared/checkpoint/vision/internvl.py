@@ -21,6 +21,7 @@ _DEFAULTS = {
 }
 _IMAGE_TOKEN_ID, _NUM_TOKENS = 151667, 256
 _SIDE, _PATCH = 448, 14
+_MAX_TILES = 256
 # What the chat template writes for an image, and what stands around its tokens.
 _TOKENS = {
     "context_image_token": "<IMG_CONTEXT>",
@@ -35,7 +36,7 @@ def internvl_sight(path: Path, config: dict[str, Any]) -> SightCard:
     image, start, end = image_words(path, _TOKENS)
     tile, num_features = _tile(processor, config)
     least, most = processor.integer("min_patches"), processor.integer("max_patches")
-    if least > most:
+    if least > most or most > _MAX_TILES:
         raise processor.unsupported("min_patches", "max_patches")
     return SightCard(
         image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),

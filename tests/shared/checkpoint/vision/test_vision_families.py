@@ -239,9 +239,11 @@ def test_internvl_3(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             sight_card(tmp_path, INTERNVL3_CONFIG | change)
-    file.write_text(json.dumps(INTERNVL3 | {"min_patches": 13}))
-    with pytest.raises(ConfigError, match="min_patches=13 with max_patches=12 is not supported"):
-        sight_card(tmp_path, INTERNVL3_CONFIG)
+    for least, most in ((13, 12), (1, 257)):
+        bounds = {"min_patches": least, "max_patches": most}
+        file.write_text(json.dumps(INTERNVL3 | bounds))
+        with pytest.raises(ConfigError, match=f"={least} with max_patches={most} is not supported"):
+            sight_card(tmp_path, INTERNVL3_CONFIG)
 
 
 PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
