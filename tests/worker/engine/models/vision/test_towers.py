@@ -151,8 +151,9 @@ def test_a_prefix_with_images_is_found_for_the_same_images_alone(seeing: Seeing)
     again = rig.run(seeing.add(13, STORIES[3]), seeing.add(14, STORIES[4]))
     cached = {run_id: finish.num_cached_tokens for run_id, finish in rig.channel.finishes().items()}
     num_tokens = len(seeing.prompt(STORIES[3])[0])
-    if seeing.keeps_states:
-        assert (cached[13], cached[14]) == (0, 0)
+    if seeing.keeps_states:  # only behind some borders of pages
+        assert 0 < cached[13] < num_tokens
+        assert cached[14] in (0, 16)
     else:
         assert (cached[13], cached[14]) == ((num_tokens - 1) // 16 * 16, 16)
     assert again[13] == alone(seeing, 3)[0]
