@@ -18,6 +18,7 @@ RECURRENT_ARCHITECTURES = frozenset(
         "Lfm2ForCausalLM",
         "Lfm2MoeForCausalLM",
         "NemotronHForCausalLM",
+        "OlmoHybridForCausalLM",
         "Qwen3NextForCausalLM",
         "Qwen3_5ForCausalLM",
         "Qwen3_5MoeForCausalLM",

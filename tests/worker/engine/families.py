@@ -194,6 +194,13 @@ QWEN_3_5 = {
         "mrope_section": [2, 1, 1],
     },
 }
+OLMO_HYBRID = {  # transformers stores convolutions in three parts of one size
+    "pad_token_id": None,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 10,
+}
 FALCON = {
     "pad_token_id": None,
     "mamba_d_ssm": 96,
@@ -345,6 +352,16 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_conv_kernel_dim": 3,
             "decoder_sparse_step": 2,
             "norm_topk_prob": False,
+        },
+    ),
+    "olmo_hybrid": (
+        "olmo_hybrid",
+        OLMO_HYBRID
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": None},
+            "attention_bias": True,
         },
     ),
     "lfm2 moe": (

@@ -70,6 +70,7 @@ class DecoderConfig(ModelConfig):
     head_dim: int  # with latents: of what is rotated
     norm: NormConfig
     norm_places: NormPlaces = LLAMA_PLACES
+    attention_norm_places: NormPlaces | None = None  # of layers that attend; None: the same
     is_parallel: bool = False  # the MLP is given what attention is given: no norm is between them
     rope: RopeConfig  # in whose order heads are kept
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
@@ -121,6 +122,11 @@ class DecoderConfig(ModelConfig):
         ids = count()
         attends = self.attends or (True,) * self.num_layers
         return tuple(next(ids) if each else None for each in attends)
+
+    def norm_places_of(self, layer_id: int) -> NormPlaces:
+        if self.attention_norm_places is None or self.attention_ids[layer_id] is None:
+            return self.norm_places
+        return self.attention_norm_places
 
     @property
     def has_head(self) -> bool:

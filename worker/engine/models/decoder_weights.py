@@ -124,7 +124,7 @@ class DecoderWeights:
         )
 
     def layer(self, layer_id: int) -> LayerWeights:
-        places = self._config.norm_places
+        places = self._config.norm_places_of(layer_id)
         layer = f"model.layers.{layer_id}."
         return LayerWeights(
             before_attention=self._norm_at(layer, places.before_attention),

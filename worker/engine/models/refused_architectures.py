@@ -45,7 +45,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("BailingHybridForCausalLM", "FalconMambaForCausalLM", "Inkling2ForCausalLM"),
         *("InklingForCausalLM",),
         *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),
-        *("OlmoHybridForCausalLM", "Qwen4ExpForCausalLM"),
+        "Qwen4ExpForCausalLM",
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
         *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),

@@ -47,7 +47,11 @@ from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
 from worker.engine.models.families.nemotron import nemotron_config
 from worker.engine.models.families.nemotron_h import nemotron_h_config
-from worker.engine.models.families.olmo import olmo2_config, olmo3_config
+from worker.engine.models.families.olmo import (
+    olmo2_config,
+    olmo3_config,
+    olmo_hybrid_config,
+)
 from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config, qwen3_vl_moe_config
 from worker.engine.models.families.qwen3_5 import (
@@ -116,6 +120,7 @@ _RECURRENT: dict[str, ReadConfig] = {
     "Lfm2ForCausalLM": lfm2_config,
     "Lfm2MoeForCausalLM": lfm2_moe_config,
     "NemotronHForCausalLM": nemotron_h_config,
+    "OlmoHybridForCausalLM": olmo_hybrid_config,
     "Qwen3NextForCausalLM": qwen3_next_config,
     "Qwen3_5ForCausalLM": qwen3_5_config,
     "Qwen3_5MoeForCausalLM": qwen3_5_moe_config,

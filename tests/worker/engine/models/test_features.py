@@ -119,6 +119,11 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},
         {"rms_norm_eps": 0.1},
     ],
+    "olmo_hybrid": [
+        {"linear_allow_neg_eigval": False},
+        {"rms_norm_eps": 0.1},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ],
     "lfm2 biases": [{"norm_eps": 0.1}],
     "falcon_h1": [
         {"embedding_multiplier": 1.0},

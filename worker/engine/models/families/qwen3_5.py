@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
@@ -41,7 +42,7 @@ def qwen3_next_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Experts in all layers, or in some."""
-    model = _with_delta_nets(config, architecture, eos_token_ids, is_stored_by_key_head=True)
+    model = _with_delta_nets(config, architecture, eos_token_ids, stored="by key head")
     num_experts = config.integer("num_experts", least=0)
     if not num_experts:
         return model
@@ -56,7 +57,7 @@ def _with_delta_nets(
     eos_token_ids: tuple[int, ...],
     *,
     intermediate_size: int | None = None,
-    is_stored_by_key_head: bool = False,
+    stored: Literal["joined", "by key head"] = "joined",
 ) -> DecoderConfig:
     """With dense layers."""
     eps = config.number("rms_norm_eps", 1e-6)
@@ -74,9 +75,7 @@ def _with_delta_nets(
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
     if all(attends):
         raise NotFused(f"{config.path}: all its layers attend, by gates")
-    delta_net = replace(
-        _delta_net(config, model.hidden_size, eps), is_stored_by_key_head=is_stored_by_key_head
-    )
+    delta_net = replace(delta_net_config(config, model.hidden_size, eps), stored=stored)
     return with_recurrent_layers(
         config,
         replace(
@@ -89,7 +88,8 @@ def _with_delta_nets(
     )
 
 
-def _delta_net(config: ConfigFile, hidden_size: int, eps: float) -> DeltaNetConfig:
+def delta_net_config(config: ConfigFile, hidden_size: int, eps: float) -> DeltaNetConfig:
+    """Raises ConfigError."""
     config.refuse("hidden_act", "silu")
     num_keys = config.integer("linear_num_key_heads")
     num_values = config.integer("linear_num_value_heads")

@@ -49,9 +49,7 @@ class DeltaNetMixer:
         self._channels, self._gates, self._rates, self._times = (
             linears.make(weight, None) for weight in inner
         )
-        self._convolution = ShortConvolution(
-            read("conv1d.weight", config.num_channels, 1, config.kernel_size), None
-        )
+        self._convolution = ShortConvolution(_taps(config, read), None)
         self._time_bias = read("dt_bias", num_heads).float()
         self._decay_rates = -torch.exp(read("A_log", num_heads).float())
         self._norm = read("norm.weight", config.value_dim).float()
@@ -67,7 +65,8 @@ class DeltaNetMixer:
         channels = self._convolution.forward(self._channels(x), past, states)
         queries, keys, values = self._heads(activate(channels, "silu"))
         times = softplus(self._times(x).float() + self._time_bias)
-        decays, rates = torch.exp(times * self._decay_rates), sigmoid(self._rates(x))
+        decays = torch.exp(times * self._decay_rates)
+        rates = sigmoid(self._rates(x)) * self._config.max_rate
         rows = states.scanned(matrices)
         output = gated_delta_scan(rows, decays[..., None], rates, queries, keys, values)
         return self._out(self._gated_norm(output, self._gates(x)).to(x.dtype))
@@ -95,10 +94,28 @@ class DeltaNetMixer:
         return normed.flatten(1) * activate(gates.float(), "silu")
 
 
+def _taps(config: DeltaNetConfig, read: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """[num_channels, 1, kernel_size]."""
+    if config.stored != "apart":
+        return read("conv1d.weight", config.num_channels, 1, config.kernel_size)
+    sizes = {"q": config.num_keys, "k": config.num_keys, "v": config.num_values}
+    return torch.cat(
+        [read(f"{name}_conv1d.weight", each, 1, config.kernel_size) for name, each in sizes.items()]
+    )
+
+
 def inner_weights(config: DeltaNetConfig, read: Callable[..., torch.Tensor]) -> InnerWeights:
     """From the layer's input, by `read` of a name and a shape."""
     num_values, num_heads, size = config.num_values, config.num_value_heads, config.hidden_size
-    if not config.is_stored_by_key_head:
+    if config.stored == "apart":
+        sizes = {"q": config.num_keys, "k": config.num_keys, "v": num_values}
+        return InnerWeights(
+            torch.cat([read(f"{name}_proj.weight", each, size) for name, each in sizes.items()]),
+            read("g_proj.weight", num_values, size),
+            read("b_proj.weight", num_heads, size),
+            read("a_proj.weight", num_heads, size),
+        )
+    if config.stored == "joined":
         return InnerWeights(
             read("in_proj_qkv.weight", config.num_channels, size),
             read("in_proj_z.weight", num_values, size),
@@ -110,8 +127,8 @@ def inner_weights(config: DeltaNetConfig, read: Callable[..., torch.Tensor]) -> 
         each // num_groups for each in (config.num_keys, num_values, num_heads)
     )
     joined = read("in_proj_qkvz.weight", config.num_channels + num_values, size)
-    lengths = [key_dim, key_dim, values_dim, values_dim]
-    parts = torch.split(joined.view(num_groups, -1, size), lengths, dim=1)
+    by_part = [key_dim, key_dim, values_dim, values_dim]
+    parts = torch.split(joined.view(num_groups, -1, size), by_part, dim=1)
     queries, keys, values, gates = (part.flatten(0, 1) for part in parts)
     pairs = read("in_proj_ba.weight", 2 * num_heads, size).view(num_groups, -1, size)
     rates, times = (part.flatten(0, 1) for part in torch.split(pairs, num_shares, dim=1))

@@ -108,7 +108,9 @@ class DeltaNetConfig:
     value_dim: int  # of a head
     kernel_size: int
     norm_eps: float
-    is_stored_by_key_head: bool = False  # what leads to a key's queries, values and gates, together
+    # Of what leads to queries, keys, values and gates. by key head: all of a key, together.
+    stored: Literal["joined", "by key head", "apart"] = "joined"
+    max_rate: float = 1.0  # how much of a mistake is corrected at most: beyond 1 it turns around
 
     @property
     def num_keys(self) -> int:
