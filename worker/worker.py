@@ -84,6 +84,7 @@ class Worker:
             WeightUpdate(self._engine, self._runner, self._weights),
             self._adapters,
             self,
+            None if config.scripted else config.profile_dir,
         )
         cluster.reconnects.follow(self.on_reconnect)
         self._subjects = subjects = cluster.subjects

@@ -28,6 +28,8 @@ _HINTS: Mapping[str, str] = {
     "/pause": f"POST /pause_generation is {_ADMIN}",
     "/pause_generation": f"POST /pause_generation is {_ADMIN}",
     "/continue_generation": f"POST /continue_generation is {_ADMIN}",
+    "/start_profile": f"POST /start_profile is {_ADMIN}",
+    "/stop_profile": f"POST /stop_profile is {_ADMIN}",
     "/update_weights_from_disk": f"POST /update_weights_from_disk is {_ADMIN}",
     "/v1/load_lora_adapter": f"POST /v1/load_lora_adapter is {_ADMIN}",
     "/v1/unload_lora_adapter": f"POST /v1/unload_lora_adapter is {_ADMIN}",

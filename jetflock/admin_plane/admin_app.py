@@ -17,6 +17,7 @@ from frontend.http.http_request import read_body
 from jetflock.admin_plane.admin_config import AdminKey
 from jetflock.admin_plane.page_origins import NO_PAGES, PageOrigins
 from shared.admin.control import (
+    MAX_PROFILE_S,
     Continue,
     ControlReply,
     ControlRequest,
@@ -26,6 +27,8 @@ from shared.admin.control import (
     Kill,
     Pause,
     PauseMode,
+    StartProfile,
+    StopProfile,
 )
 from shared.admin.control_plane import ControlPlane, Target, worker_facts
 from shared.admin.lora_orders import LoraOrders
@@ -70,6 +73,12 @@ class PauseBody(TargetBody, frozen=True, forbid_unknown_fields=True):
 
     mode: PauseMode = PauseMode.FINISH
     freeze_s: float = Pause().freeze_s
+
+
+class ProfileBody(TargetBody, frozen=True, forbid_unknown_fields=True):
+    """POST /start_profile."""
+
+    max_s: float = StartProfile().max_s
 
 
 class DrainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,6 +187,8 @@ class AdminApp:
             route("/pause_generation", "POST", self._pause),
             route("/continue_generation", "POST", self._continue),
             route("/flush_cache", "POST", self._flush),
+            route("/start_profile", "POST", self._start_profile),
+            route("/stop_profile", "POST", self._stop_profile),
             route("/drain_worker", "POST", self._drain),
             route("/kill_worker", "POST", self._kill),
             route("/abort_request", "POST", self._abort),
@@ -211,6 +222,18 @@ class AdminApp:
 
     async def _flush(self, request: Request) -> Response:
         return await self._send((await _body(request, TargetBody)).target, FlushCache())
+
+    async def _start_profile(self, request: Request) -> Response:
+        body = await _body(request, ProfileBody)
+        if not 0 < body.max_s <= MAX_PROFILE_S:
+            raise InvalidRequest(
+                f"'max_s' is {body.max_s:g}, must be above 0, up to {MAX_PROFILE_S:g}",
+                param="max_s",
+            )
+        return await self._send(body.target, StartProfile(body.max_s))
+
+    async def _stop_profile(self, request: Request) -> Response:
+        return await self._send((await _body(request, TargetBody)).target, StopProfile())
 
     async def _drain(self, request: Request) -> Response:
         body = await _body(request, DrainBody)

@@ -93,6 +93,23 @@ class UnloadLora(
     revision: str
 
 
+MAX_PROFILE_S = 60.0
+
+
+class StartProfile(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="start_profile", forbid_unknown_fields=True
+):
+    """Profile what the engine computes, into a folder that the worker was told at its start."""
+
+    max_s: float = 10.0  # then it ends by itself
+
+
+class StopProfile(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="stop_profile", forbid_unknown_fields=True
+):
+    """End the profile, and write it; without effect where none runs."""
+
+
 ControlRequest: TypeAlias = (
     Pause
     | Continue
@@ -104,6 +121,8 @@ ControlRequest: TypeAlias = (
     | UpdateWeights
     | LoadLora
     | UnloadLora
+    | StartProfile
+    | StopProfile
 )
 
 

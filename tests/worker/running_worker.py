@@ -38,6 +38,7 @@ from worker.engine_link.engine_messages import (
     RunBegin,
     RunOutput,
     SetPaused,
+    SetProfiling,
     StepOutput,
 )
 from worker.held.held_request import HeldRequest
@@ -69,6 +70,7 @@ class FakeEngine:
         self.aborted: list[int] = []
         self.is_paused = False
         self.num_flushes = 0
+        self.profiles: list[float] = []  # how long each is to take; 0: one ended
         self.is_dead = False
         self.adapters: dict[str, Path] = {}
         self.adapter_error = ""
@@ -90,6 +92,8 @@ class FakeEngine:
                 self.is_paused = paused
             case FlushCache():
                 self.num_flushes += 1
+            case SetProfiling(max_s=max_s):
+                self.profiles.append(max_s)
             case LoadAdapter(adapter=adapter, path=path):
                 self.adapters[adapter] = Path(path)
                 self._on_event(AdapterLoaded(adapter, self.adapter_error))

@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol, assert_never
 
 from shared.admin.control import (
+    MAX_PROFILE_S,
     CheckWeights,
     Continue,
     ControlReply,
@@ -17,6 +18,8 @@ from shared.admin.control import (
     LoadLora,
     Pause,
     PauseMode,
+    StartProfile,
+    StopProfile,
     UnloadLora,
     UpdateWeights,
     WorkerStats,
@@ -87,6 +90,7 @@ class Control:
         weight_update: WeightUpdate,
         adapters: Adapters,
         worker: ControlledWorker,
+        profile_dir: str | None = None,
     ) -> None:
         self._worker_id = worker_id
         self._engine = engine
@@ -94,6 +98,7 @@ class Control:
         self._weight_update = weight_update
         self._adapters = adapters
         self._worker = worker
+        self._profile_dir = profile_dir
         self._lock = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._frozen_until = 0.0  # of the loop's clock
@@ -132,10 +137,22 @@ class Control:
                     return await self._load_lora(revision)
                 case UnloadLora():
                     await self._adapters.sync()
+                case StartProfile(max_s=max_s):
+                    self._profile(max_s)
+                case StopProfile():
+                    self._profile(0.0)
                 case _:
                     assert_never(request)
         self._worker.show()
         return ControlReply(self._worker_id, True, num_updates=self.num_updates)
+
+    def _profile(self, max_s: float) -> None:
+        """0: no longer."""
+        if self._profile_dir is None:
+            raise ConfigError("profiles need --profile-dir at the worker's start")
+        if not 0 <= max_s <= MAX_PROFILE_S:
+            raise ConfigError(f"max_s is {max_s}, must be above 0, up to {MAX_PROFILE_S:g}")
+        self._engine.set_profiling(max_s)
 
     async def _load_lora(self, revision: str) -> ControlReply:
         await self._adapters.sync()

@@ -29,6 +29,7 @@ from worker.engine_link.engine_messages import (
     FlushCache,
     LoadAdapter,
     SetPaused,
+    SetProfiling,
     StepOutput,
 )
 
@@ -182,6 +183,10 @@ class EngineHost:
     def flush_cache(self) -> None:
         """Forget all cached prefixes that no run holds."""
         self._ask(FlushCache())
+
+    def set_profiling(self, max_s: float) -> None:
+        """Begin a profile, which ends by itself after so long; 0: end it now."""
+        self._ask(SetProfiling(max_s))
 
     @property
     def gpu(self) -> GpuCard | None:

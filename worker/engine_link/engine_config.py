@@ -114,6 +114,9 @@ class EngineConfig(LogConfig):
     logits_processors: str | None = None
     """File of Python functions that requests may name as logits_processors: what they say must be a
     function of request and tokens alone. It makes another revision of the model."""
+    profile_dir: str | None = None
+    """Folder for the profiles that operators ask for (/start_profile); without it, they are
+    refused."""
     grammar_timeout_s: float = 10.0
     """A request whose grammar takes longer to compile is failed."""
     num_threads: int | None = None

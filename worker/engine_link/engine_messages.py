@@ -84,8 +84,14 @@ class DropAdapter(msgspec.Struct, frozen=True, array_like=True, tag="drop_adapte
     adapter: str
 
 
+class SetProfiling(msgspec.Struct, frozen=True, array_like=True, tag="profile"):
+    """Begin a profile of what is computed, or end it: then it is written."""
+
+    max_s: float  # it ends by itself after so long; 0: it ends now
+
+
 EngineCommand: TypeAlias = (
-    AddRequest | AbortRequest | SetPaused | FlushCache | LoadAdapter | DropAdapter
+    AddRequest | AbortRequest | SetPaused | FlushCache | LoadAdapter | DropAdapter | SetProfiling
 )
 
 

@@ -132,6 +132,10 @@ async def test_what_is_wrong_is_named(stage: Stage, worker: RunningWorker) -> No
     assert "No worker w1 lives" in await complaint("/drain_worker", {"worker": "w1"})
     assert "No worker w1 lives" in await complaint("/kill_worker", {"worker": "w1"})
     assert "worker" in await complaint("/kill_worker", {})
+    assert "--profile-dir" in str(await post(stage, "/start_profile", {"max_s": 1}))
+    assert "output_dir" in await complaint("/start_profile", {"output_dir": "/etc"})
+    for max_s in (0, 61):
+        assert "'max_s' is" in await complaint("/start_profile", {"max_s": max_s})
     assert "'abort_all' needs 'model'" in await complaint("/abort_request", {"abort_all": True})
     assert "give 'rid'" in await complaint("/abort_request", {})
     assert "model_path" in await complaint("/update_weights_from_disk", {})

@@ -14,6 +14,8 @@ from shared.admin.control import (
     GetStats,
     Pause,
     PauseMode,
+    StartProfile,
+    StopProfile,
     decode_control_reply,
 )
 from shared.protocol.codec import decode
@@ -51,6 +53,18 @@ async def test_a_flush_for_all_reaches_the_engine(stage: Stage) -> None:
     async with running_worker(stage) as worker:
         assert await stage.tell(FlushCache()) == ControlReply(worker.id, True)
         assert worker.engine.num_flushes == 1
+
+
+async def test_a_profile_needs_a_folder_of_the_operator(stage: Stage) -> None:
+    async with running_worker(stage) as worker:
+        refused = await stage.tell(StartProfile(2.0))
+        assert (refused.ok, worker.engine.profiles) == (False, [])
+        assert "--profile-dir" in refused.message
+    async with running_worker(stage, profile_dir="/profiles") as worker:
+        assert await stage.tell(StartProfile(2.0)) == ControlReply(worker.id, True)
+        assert not (await stage.tell(StartProfile(1e9))).ok
+        assert await stage.tell(StopProfile()) == ControlReply(worker.id, True)
+        assert worker.engine.profiles == [2.0, 0.0]
 
 
 async def test_a_paused_worker_finishes_what_it_has_and_takes_nothing(stage: Stage) -> None:

@@ -22,6 +22,7 @@ from worker.engine_link.engine_messages import (
     FlushCache,
     RunOutput,
     SetPaused,
+    SetProfiling,
     StepOutput,
 )
 
@@ -31,6 +32,7 @@ COMMANDS: list[EngineCommand] = [
     AbortRequest(2**40),
     SetPaused(True),
     FlushCache(),
+    SetProfiling(0.5),
 ]
 EVENTS: list[EngineEvent] = [
     EngineLoading("load weights", 0.5),

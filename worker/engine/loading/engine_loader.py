@@ -33,6 +33,7 @@ from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
 from worker.engine.loop.step_budget import StepBudget, StepTargets
 from worker.engine.loop.step_pipeline import StepPipeline
+from worker.engine.loop.step_profiler import StepProfiler
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
@@ -117,7 +118,13 @@ class EngineLoader:
             *self._make_books(setup, loaded), budget, num_warm_up_tokens, loaded.pooling
         )
         engine = self._make_engine(setup, loaded, budget, grammars)
-        return CommandLoop(self._channel, engine, self._ready(setup, loaded, one_token_step_s))
+        folder = self._config.profile_dir
+        return CommandLoop(
+            self._channel,
+            engine,
+            self._ready(setup, loaded, one_token_step_s),
+            None if folder is None else StepProfiler(Path(folder).expanduser()),
+        )
 
     def _make_engine(
         self,

@@ -17,6 +17,7 @@ from worker.engine_link.engine_messages import (
     FlushCache,
     LoadAdapter,
     SetPaused,
+    SetProfiling,
     StepOutput,
 )
 
@@ -81,10 +82,33 @@ class LoopedEngine(Protocol):
         ...
 
 
+class Profiler(Protocol):
+    """Of what the loop's thread computes."""
+
+    def begin(self, max_s: float) -> None:
+        """For at most so long. One that runs goes on."""
+        ...
+
+    def end(self) -> None:
+        """Writes it; without effect where none runs."""
+        ...
+
+    def maybe_end(self) -> None:
+        """Ends one that has run for its time."""
+        ...
+
+
 class CommandLoop:
     """One thread, which hears commands between steps."""
 
-    def __init__(self, channel: EngineChannel, engine: LoopedEngine, ready: EngineReady) -> None:
+    def __init__(
+        self,
+        channel: EngineChannel,
+        engine: LoopedEngine,
+        ready: EngineReady,
+        profiler: Profiler | None = None,
+    ) -> None:
+        self._profiler = profiler
         self._channel = channel
         self._engine = engine
         self._ready = ready
@@ -104,6 +128,8 @@ class CommandLoop:
         for command in self._channel.poll(wait_s):
             self._handle(command)
         self._engine.admit()
+        if self._profiler is not None:
+            self._profiler.maybe_end()
         if self._engine.is_due:
             self._step()
         elif self._owes_report or self._engine.has_news:
@@ -148,6 +174,17 @@ class CommandLoop:
             case DropAdapter(adapter=adapter):
                 self._engine.drop_adapter(adapter)
                 self._owes_report = True
+            case SetProfiling(max_s=max_s):
+                self._set_profiling(max_s)
+                self._owes_report = True
+
+    def _set_profiling(self, max_s: float) -> None:
+        if self._profiler is None:
+            return
+        if max_s:
+            self._profiler.begin(max_s)
+        else:
+            self._profiler.end()
 
     def _load_error(self, adapter: str, path: Path) -> str:
         """Empty when it is loaded."""
