@@ -113,6 +113,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     samplers: tuple[str, ...] = ()  # of `SAMPLER_ORDER`, those that act in another order; (): usual
     # From feature level 3 on:
     thinking: ThinkingBudget | None = None
+    # From feature level 4 on:
     logprob_ids: tuple[int, ...] = ()  # told with all logprobs, behind the likeliest
     logits_processors: tuple[ProcessorCall, ...] = ()
 
@@ -125,7 +126,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def needed_level(self) -> int:
         """Who knows less would draw other tokens, or tell less of them."""
-        if self.thinking is not None or self.logprob_ids or self.logits_processors:
+        if self.logprob_ids or self.logits_processors:
+            return 4
+        if self.thinking is not None:
             return 3
         looks_back = self.dry_multiplier > 0 or self.penalty_last_n is not None
         return 2 if self.is_narrowed or looks_back else 1

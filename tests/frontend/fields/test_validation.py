@@ -560,7 +560,7 @@ async def test_logprobs_of_each_api() -> None:
     for request in named:
         assert asked(request) == (0, None, 0, None)
         assert request.sampling.logprob_ids == (7, 5)
-        assert request.sampling.needed_level == 3
+        assert request.sampling.needed_level == 4
         assert unseal(request.reply).num_alternatives == 2
 
 
@@ -574,7 +574,7 @@ async def test_logits_processors_that_nobody_registered_are_refused() -> None:
         ProcessorCall("one"),
         ProcessorCall("two", '{"a":"x","b":[1]}'),
     )
-    assert request.sampling.needed_level == 3
+    assert request.sampling.needed_level == 4
     for wrong, where, words in (
         (["three"], f"{name}[0]", "there are one, two"),
         (["one"] * 9, name, "9 processors"),
