@@ -18,6 +18,7 @@ from shared.errors import InvalidRequest, RequestTooLarge
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.prompt_object import is_large
 from shared.protocol.reply import (
+    START_LEVEL,
     AnswerFormat,
     EncodingFormat,
     ReplyParams,
@@ -171,7 +172,9 @@ class Job:
         is_new = self.model.card.own_sight is not None or _shows_results(self.response)
         eyes = SIGHT_LEVEL if sees and is_new else 1
         fork = FORK_LEVEL if self.fork is not None and self.fork.given is not None else 1
-        return max(readers, eyes, fork, *(sampling.params.needed_level for sampling in samplings))
+        starts = START_LEVEL if self.sampling.logprobs.prompt_start else 1
+        levels = [sampling.params.needed_level for sampling in samplings]
+        return max(readers, eyes, fork, starts, *levels)
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
         """How the outputs of one prompt are made."""

@@ -8,6 +8,8 @@ import msgspec
 
 from shared.protocol.trace_context import TraceContext
 
+START_LEVEL = 4  # the feature level of logprobs that begin within a prompt
+
 
 class TextParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """All that the visible text of a token sequence depends on, besides the tokens."""

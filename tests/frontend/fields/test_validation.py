@@ -552,6 +552,12 @@ async def test_logprobs_of_each_api() -> None:
     ):
         (request,) = requests_of(await generate.job(body | fields, Caller()))
         assert asked(request) == expected
+    within = {"text": "abc", "return_logprob": True, "logprob_start_len": 2}
+    job = await generate.job(body | within, Caller())
+    assert job.needed_level == 4
+    assert unseal(requests_of(job)[0].reply).prompt_start == 2
+    with pytest.raises(InvalidRequest, match="'logprob_start_len' is 4, and a prompt has 4 tokens"):
+        await generate.job(body | within | {"logprob_start_len": 4}, Caller())
     named = [
         await chat(logprobs=True, logprob_token_ids=[7, 5]),
         await chat(logprobs=True, top_logprobs=2, logprob_token_ids=[7, 5]),
