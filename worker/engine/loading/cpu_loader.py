@@ -23,7 +23,7 @@ from worker.engine.layers.kv_group import one_kv_group
 from worker.engine.loading import determinism, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
-from worker.engine.loading.packed_loading import NativeLoader
+from worker.engine.loading.packed_loading import NativeLoader, check_packed
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model
@@ -210,6 +210,7 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
     library = choose_native_library(config, model, dtype)
     is_native = library is not None
+    check_packed(config, is_native=is_native)
     if config.kv_dtype == "int8" and not is_native:
         raise _no_int8_kv("it cannot be built here, as the log says")
     experts = choose_expert_library(config) if may_have_experts else None

@@ -28,6 +28,7 @@ from worker.engine.loading.encoder_loader import EncoderLoader
 from worker.engine.loading.gpu_loader import GpuLoader, TensorParallelLoader
 from worker.engine.loading.load_progress import LoadPhases, LoadProgress
 from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader
+from worker.engine.loading.packed_loading import check_packed
 from worker.engine.loading.stored_weights import remark_on_stored_weights, weights_format
 from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine
@@ -153,7 +154,10 @@ class EngineLoader:
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:
         site = LoadSite(self._config, self._step, self._gpu, self._progress)
-        return next(each for make in LOADERS if (each := make(site)).suits(model_config))
+        loader = next(each for make in LOADERS if (each := make(site)).suits(model_config))
+        if not isinstance(loader, CpuLoader):
+            check_packed(self._config, is_native=False)
+        return loader
 
     def _make_grammars(self, model_config: ModelConfig) -> GrammarBackend:
         num_cores = num_usable_cores()

@@ -24,8 +24,19 @@ from worker.engine.packed.errors import PackedError
 from worker.engine.packed.packed_file import PackedWriter
 from worker.engine.packed.packed_folder import PackedFolder
 from worker.engine.packed.packed_key import Sources, packed_key
+from worker.engine_link.engine_config import EngineConfig
 
 MIN_KEPT_BYTES = 32 << 20  # smaller weights are packed before anybody has waited
+
+
+def check_packed(config: EngineConfig, *, is_native: bool) -> None:
+    """Raises ConfigError where a packed form must be kept, and there is none."""
+    if config.packed_weights != "always":
+        return
+    if config.load_format == "dummy":
+        raise _no_packed("load_format=dummy has weights of no file")
+    if not is_native:
+        raise _no_packed("our C++ alone has such a form, and this model is not computed by it here")
 
 
 class PackedLoad(NamedTuple):
@@ -88,10 +99,7 @@ class NativeLoader:
         if base is None and config.packed_weights == "auto":
             return None
         if base is None:
-            raise ConfigError(
-                "packed_weights=always is not possible: there is no home directory; set "
-                "packed_folder or XDG_CACHE_HOME"
-            )
+            raise _no_packed("there is no home directory; set packed_folder or XDG_CACHE_HOME")
         return PackedFolder(base / "packed", config.packed_max_bytes, torch.get_num_threads())
 
     @property
@@ -115,3 +123,7 @@ class NativeLoader:
     def _open(self) -> AbstractContextManager[CodeReader]:
         load_format, on_weights = self._config.load_format, self._progress.on_weights
         return open_weights(self._model, self._path, load_format, self._setup.dtype, on_weights)
+
+
+def _no_packed(reason: str) -> ConfigError:
+    return ConfigError(f"packed_weights=always is not possible: {reason}")

@@ -9,6 +9,7 @@ import gguf
 import pytest
 import torch
 
+from shared.errors import ConfigError
 from tests.gguf_files import matrices_as, stored_folder, write_gguf
 from tests.worker.engine.formats.quantized_copies import save_quantized
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, weights_of
@@ -90,3 +91,18 @@ def test_small_and_plain_weights_are_not_kept_unasked(tmp_path: Path) -> None:
     path, folder = make_checkpoint("gptq", tmp_path), tmp_path / "cache"
     native_rig(path, packed_weights="auto", packed_folder=str(folder))
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"dtype": "float32", "cpu_kernels": "auto"}, "our C\\+\\+ alone has such a form"),
+        ({"load_format": "dummy"}, "load_format=dummy"),
+    ],
+)
+def test_where_there_is_none_it_is_refused(
+    tmp_path: Path, config: dict[str, Any], reason: str
+) -> None:
+    path = make_checkpoint("16 bits", tmp_path)
+    with pytest.raises(ConfigError, match=reason):
+        packed_rig(path, tmp_path / "cache", **config)
