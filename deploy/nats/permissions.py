@@ -141,7 +141,8 @@ def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
                 subjects.reply("*"),
                 subjects.control("*"),
                 subjects.costs,
-                *_acks(subjects.requests_stream),  # gives back what a dead worker had
+                # Gives back what a dead worker had, takes out what is over.
+                *_acks(subjects.requests_stream),
                 *_reads(subjects.tokens_stream, subjects.results_stream, subjects.responses_stream),
                 *_ordered_reader(subjects.tokens_stream),
                 *_bucket_writes(

@@ -37,6 +37,8 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except TemplateError as exc:
             raise ConfigError(f"the model's chat template does not compile: {exc}") from exc
+        # Each rendering copies them, key by key where they are a ChainMap, as jinja makes them.
+        self._template.globals = dict(self._template.globals)
         self._special_tokens = special_tokens
         self.knows_developer_role = "developer" in source
         self.knows_documents = "documents" in source
