@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from typing import TypeVar
 
-import msgpack
 import msgspec
 
 from shared.errors import MalformedMessage
@@ -17,12 +16,15 @@ from worker.engine_link.engine_messages import EngineCommand, EngineEvent
 T = TypeVar("T")
 
 _LENGTH = struct.Struct("<I")
-_BUILTINS = (bytes,)
+
+_encode = msgspec.msgpack.Encoder().encode
+_commands: msgspec.msgpack.Decoder[EngineCommand] = msgspec.msgpack.Decoder(EngineCommand)
+_events: msgspec.msgpack.Decoder[EngineEvent] = msgspec.msgpack.Decoder(EngineEvent)
 
 
 def encode_frame(message: EngineCommand | EngineEvent) -> bytes:
     """One frame, its length included."""
-    return to_frame(msgpack.packb(msgspec.to_builtins(message, builtin_types=_BUILTINS)))
+    return to_frame(_encode(message))
 
 
 def to_frame(body: bytes) -> bytes:
@@ -32,18 +34,18 @@ def to_frame(body: bytes) -> bytes:
 
 def decode_command(frame: bytes) -> EngineCommand:
     """Raises MalformedMessage."""
-    return _decode(frame, EngineCommand)  # type: ignore[arg-type]
+    return _decoded(_commands, frame)
 
 
 def decode_event(frame: bytes) -> EngineEvent:
     """Raises MalformedMessage."""
-    return _decode(frame, EngineEvent)  # type: ignore[arg-type]
+    return _decoded(_events, frame)
 
 
-def _decode(frame: bytes, message_type: type[T]) -> T:
+def _decoded(decoder: msgspec.msgpack.Decoder[T], frame: bytes) -> T:
     try:
-        return msgspec.convert(msgpack.unpackb(frame), message_type, builtin_types=_BUILTINS)
-    except (ValueError, msgpack.UnpackException, msgspec.ValidationError) as exc:
+        return decoder.decode(frame)
+    except msgspec.DecodeError as exc:
         raise MalformedMessage(f"not an engine message: {exc}") from exc
 
 
