@@ -13,10 +13,11 @@ import msgpack
 import msgspec
 
 from shared.errors import MalformedMessage, NewerLevel, ProtocolError, UnknownVersion
+from shared.protocol.fields import Place
 from shared.protocol.log_records import OwnershipRecord, TokenEntry, TokenFrame
 from shared.protocol.notices import ControlMessage
 from shared.protocol.request import FEATURE_LEVEL, PROTOCOL_VERSION, GenerateRequest
-from shared.protocol.text import TextFrame
+from shared.protocol.text import TextChunk, TextFrame
 
 T = TypeVar("T")
 
@@ -30,6 +31,10 @@ _FIXED_ARRAY = 0x90  # the first byte of an empty array; each element adds one, 
 _MAX_ERROR_CHARS = 200  # what is quoted in an error ends in logs
 
 _encode = msgspec.msgpack.Encoder().encode
+
+# The frames of this build, each with its version before it.
+_token_frames = msgspec.msgpack.Decoder(tuple[int, str, int, list[TokenEntry], Place])
+_text_frames = msgspec.msgpack.Decoder(tuple[int, str, list[TextChunk]])
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -90,6 +95,9 @@ def decode_token_frame(
 
     Raises UnknownVersion or MalformedMessage.
     """
+    known = _read_at_once(_token_frames, data)
+    if known is not None and known[0] == PROTOCOL_VERSION:
+        return TokenFrame(*known[1:])
     body = _unpack_array(data)
     try:
         return _convert(body, TokenFrame)
@@ -117,7 +125,22 @@ def encode_text_frame(frame: TextFrame) -> bytes:
 
 def decode_text_frame(data: bytes) -> TextFrame:
     """Raises UnknownVersion or MalformedMessage."""
+    known = _read_at_once(_text_frames, data)
+    if known is not None and known[0] == PROTOCOL_VERSION:
+        return TextFrame(*known[1:])
     return _convert(_unpack_array(data), TextFrame)
+
+
+def _read_at_once(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T | None:
+    """None: what is wrong with it, or whether it is only large or of another build, is found piece
+    by piece.
+    """
+    if len(data) > _SMALL_BYTES:
+        return None
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 def _with_version(array: bytes) -> bytes:

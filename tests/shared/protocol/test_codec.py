@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -198,6 +199,37 @@ def spots(body: Any) -> list[tuple[Any, Any]]:
         if isinstance(body[key], (dict, list)):
             found += spots(body[key])
     return found
+
+
+@pytest.mark.parametrize(
+    ("valid", "decode"),
+    [
+        (codec.encode_token_frame(TOKEN_FRAME), codec.decode_token_frame),
+        (codec.encode_text_frame(TEXT_FRAME), codec.decode_text_frame),
+    ],
+)
+def test_a_frame_that_is_read_at_once_is_what_its_pieces_say(
+    valid: bytes, decode: Callable[[bytes], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(7)
+    frames = [valid]
+    for _ in range(3000):
+        frame = bytearray(valid)
+        for _ in range(rng.randint(1, 2)):
+            at = rng.randrange(len(frame))
+            frame[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+        frames.append(bytes(frame))
+    at_once = [_outcome(decode, frame) for frame in frames]
+    assert at_once[0] in (TOKEN_FRAME, TEXT_FRAME)
+    monkeypatch.setattr(codec, "_read_at_once", lambda *_: None)
+    assert [_outcome(decode, frame) for frame in frames] == at_once
+
+
+def _outcome(decode: Callable[[bytes], Any], frame: bytes) -> Any:
+    try:
+        return decode(frame)
+    except ProtocolError as exc:
+        return type(exc), str(exc)
 
 
 @pytest.mark.usefixtures("collected_as_in_a_role")
