@@ -71,6 +71,8 @@ class DoneWriter:
         owner = "" if status.reply is None else status.reply.owner
         finish = status.fold.finish
         num_tokens = len(status.fold.tokens) + (finish.num_beam_tokens if finish else 0)
+        if finish is not None and finish.run is not None:
+            num_tokens -= finish.run.num_given  # they came in, as a prompt does
         if owner and num_tokens:
             cost = encode(TenantCost(owner, num_tokens))
             with contextlib.suppress(nats.errors.Error):

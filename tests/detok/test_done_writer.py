@@ -21,7 +21,7 @@ from shared.broker.piece_chain import PieceChain
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict, LimitReached
 from shared.nats_client.connection import round_trip
 from shared.protocol.codec import decode, encode
-from shared.protocol.finish import Beam, Finish, FinishReason
+from shared.protocol.finish import Beam, Finish, FinishReason, RunFacts
 from shared.protocol.log_records import Claim, End, TokenEntry
 from shared.protocol.notices import TenantCost
 from shared.protocol.reply import ReplyParams, SealedReply, Surface, TextParams
@@ -212,6 +212,14 @@ async def test_all_output_has_its_price_and_nothing_else(
     cluster = FakeCluster(FakeJetStream(None))
     await DoneWriter(cluster, DetokStats()).write(status)  # type: ignore[arg-type]
     assert cluster.costs == costs
+
+
+async def test_what_a_fork_was_given_has_no_price() -> None:
+    reply = seal(ReplyParams("s", Surface.CHAT, "m", 0, 1, RID, owner="o"))
+    finish = Finish(FinishReason.LENGTH, run=RunFacts(num_given=3))
+    cluster = FakeCluster(FakeJetStream(None))
+    await DoneWriter(cluster, DetokStats()).write(finished_status(5, reply, finish))  # type: ignore[arg-type]
+    assert cluster.costs == [TenantCost("o", 2)]
 
 
 async def test_a_price_that_nobody_hears_holds_up_nothing() -> None:
