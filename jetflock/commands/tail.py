@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import httpx
+from cyclopts import Parameter
 
 from jetflock.running.http_service import HttpService, check_answer, lines_of
 from jetflock.running.running_service import ServiceError, frontend_url
@@ -44,7 +45,7 @@ class TailConfig:
     """File that holds the key."""
     choice: int = 0
     """Which of n choices."""
-    as_json: Annotated[bool, "--json"] = False
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
     """Print the events as they come, one JSON object a line, of all choices."""
 
     def service(self) -> HttpService:

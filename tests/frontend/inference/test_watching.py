@@ -70,7 +70,10 @@ async def test_many_look_on_for_one_message_a_frame(
         await tail
     assert [text_of(each) for each in (seen, *looks[1:])] == [TEXT] * 4
     assert (await answer).json()["choices"][0]["message"]["content"] == TEXT
-    assert capsys.readouterr().out.endswith(f"{TEXT}\n")
+    assert f"{TEXT}\n" in capsys.readouterr().out
+    await asyncio.to_thread(PROGRAM.run, [*argv, "--json"])  # of what is over, too
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert text_of([SseEvent("", line) for line in lines]) == TEXT
     subjects = stack.backend.runs[rid].subjects
     assert len(subjects) == len(set(subjects)) == 2  # of the frontends, however many look on
     assert await stack.cluster.ownership.last(rid) is None
