@@ -135,7 +135,7 @@ class InferenceParts:
             surfaces.jobs,
             _acceptor(process, streams, surfaces, ends, admission),
             resumer,
-            KnownRequests(streams.router, streams.finder, ends.terminator),
+            KnownRequests(streams.router, streams.finder, ends.terminator, streams.responses),
             admission,
             _keyed_starts(process, streams),
             _spans(process),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from frontend.inference.inference_side import InferenceSide
+from frontend.inference.resuming.stream_tokens import StreamTokens
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse
 from frontend.surfaces.answer import Answer
@@ -108,6 +109,15 @@ class Inference:
     def admit_call(self, caller: Caller) -> None:
         """Count in a call that asks no model. Raises RateLimited."""
         self._current.admit_call(caller)
+
+    async def tokens(self, group_id: str, choice: int, caller: Caller) -> StreamTokens:
+        """Those of one choice, as the log has them by now.
+
+        Raises RateLimited, NotFound, InvalidRequest or ServiceUnavailable.
+        """
+        self._current.admit_call(caller)
+        side = await self._side_of(group_id, caller)
+        return await side.known.tokens(group_id, choice, caller)
 
     async def abort(self, group_id: str, caller: Caller) -> int:
         """End all choices of a group. Returns how many had not ended by themselves.

@@ -42,6 +42,11 @@ class _ResponseQuery(msgspec.Struct, frozen=True):
     starting_after: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] | None = None
 
 
+class _TokensQuery(msgspec.Struct, frozen=True):
+    stream_id: str
+    choice: Annotated[int, msgspec.Meta(ge=0, lt=1 << 30)] = 0
+
+
 class PageQuery(msgspec.Struct, frozen=True):
     """What lists are asked with; each takes its own."""
 
@@ -103,6 +108,7 @@ class NatsEndpoints:
             "files.list": self._list_files,
             "files.delete": of_id(self._files.delete),
             "fork": self._starter(Surface.FORK),
+            "tokens": self._tokens,
             "resume": self._resume,
             "abort": self._abort,
             "erase": self._erase,
@@ -135,6 +141,10 @@ class NatsEndpoints:
         return await self._inference.resume(
             group_id, event_id, caller, stream=stream, looks_on=looks_on
         )
+
+    async def _tokens(self, body: dict[str, Any], caller: Caller) -> bytes:
+        query = convert(body, _TokensQuery)
+        return encode_json(await self._inference.tokens(query.stream_id, query.choice, caller))
 
     async def _get_response(self, body: dict[str, Any], caller: Caller) -> Answer | bytes:
         query = convert(body, _ResponseQuery)

@@ -62,6 +62,7 @@ _ABORT_BODY = {
 _FILE_ID = {"name": "file_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _BATCH_ID = _FILE_ID | {"name": "batch_id"}
 _MODEL_QUERY = {"name": "model", "in": "query", "schema": {"type": "string"}}
+_CHOICE = {"name": "choice", "in": "query", "schema": {"type": "integer", "minimum": 0}}
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -99,6 +100,9 @@ def openapi_document(version: str) -> dict[str, Any]:
             "delete": operation_of("erase", "Erased", parameters=[_RID]),
         },
         "/v1/streams/{rid}/fork": {"post": _fork()},
+        "/v1/streams/{rid}/tokens": {
+            "get": operation_of("tokens", "StreamTokens", parameters=[_RID, _CHOICE])
+        },
         "/v1/streams/{rid}/path": {"get": operation_of("path", "RequestPath", parameters=[_RID])},
         "/abort_request": {"post": operation_of("abort", "Aborted", body=_ABORT_BODY)},
         **_message_paths(),

@@ -16,7 +16,7 @@ from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import ApiRoute
 from frontend.stored.erasing.erasing_service import ErasingService
-from frontend.surfaces.forks.fork_body import STREAM_FIELD
+from frontend.surfaces.forks.fork_body import STREAM_FIELD, checked_choice
 from frontend.text.event_id import parse_event_id
 from frontend.text.event_writer import encode_json
 from shared.errors import InvalidRequest
@@ -47,6 +47,7 @@ class StreamRoutes:
             ApiRoute("DELETE", "/v1/streams/{rid}", self._erase),
             ApiRoute("GET", "/v1/streams/{rid}/path", self._paths.path),
             ApiRoute("POST", "/v1/streams/{rid}/fork", self._fork),
+            ApiRoute("GET", "/v1/streams/{rid}/tokens", self._tokens),
             ApiRoute("POST", "/abort_request", self._abort),
         ]
 
@@ -78,6 +79,11 @@ class StreamRoutes:
             body[STREAM_FIELD] = request.path_params["rid"]
             answer = await self._inference.start(Surface.FORK, body, caller)
         return AnswerResponse(answer, self._ping_interval_s)
+
+    async def _tokens(self, request: Request, caller: Caller) -> Response:
+        choice = checked_choice(request.query_params.get("choice", "0"))
+        tokens = await self._inference.tokens(request.path_params["rid"], choice, caller)
+        return json_response(encode_json(tokens))
 
     async def _abort(self, request: Request, caller: Caller) -> Response:
         async with self._bodies.read(request, caller) as body:

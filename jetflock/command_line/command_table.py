@@ -40,6 +40,9 @@ COMMANDS = {
         "jetflock.commands.events", "Workers that came, went and died.", LOOK, "serve"
     ),
     "tail": Command("jetflock.commands.tail", "A request's text, as it comes.", LOOK, "serve"),
+    "replay": Command(
+        "jetflock.commands.replay", "Run a request again, and compare.", LOOK, "serve"
+    ),
     "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", LOOK, "bench"),
     "admin": Command(
         "jetflock.commands.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"

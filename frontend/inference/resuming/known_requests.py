@@ -6,21 +6,31 @@ import asyncio
 
 from frontend.inference.answers.terminator import Terminator
 from frontend.inference.resuming.stream_finder import StreamFinder
+from frontend.inference.resuming.stream_tokens import StreamTokens
 from frontend.jobs.job import Caller
 from frontend.streams.reply_router import ReplyRouter
-from shared.errors import BrokerError, NotFound, ServiceUnavailable
+from frontend.surfaces.responses.store import ResponseStore
+from shared.errors import BrokerError, InvalidRequest, NotFound, ServiceUnavailable
 from shared.protocol.finish import FinishReason
 from shared.protocol.reply import ReplyParams
-from shared.subjects import pool_slug
+from shared.protocol.text import done_chunk
+from shared.subjects import choice_rid, is_rid, pool_slug
 
 
 class KnownRequests:
     """Those that are read at this frontend are known at once; the others are sought in the log."""
 
-    def __init__(self, router: ReplyRouter, finder: StreamFinder, terminator: Terminator) -> None:
+    def __init__(
+        self,
+        router: ReplyRouter,
+        finder: StreamFinder,
+        terminator: Terminator,
+        responses: ResponseStore,
+    ) -> None:
         self._router = router
         self._finder = finder
         self._terminator = terminator
+        self._responses = responses
 
     async def has(self, group_id: str, caller: Caller) -> bool:
         """Whether the caller has such a request. Raises ServiceUnavailable."""
@@ -31,6 +41,26 @@ class KnownRequests:
         except NotFound:
             return False
         return True
+
+    async def tokens(self, group_id: str, choice: int, caller: Caller) -> StreamTokens:
+        """Those of one choice, as the log has them by now.
+
+        Raises NotFound, InvalidRequest for a choice that it has not, or ServiceUnavailable.
+        """
+        try:
+            known = await self._finder.known(group_id, caller.owner)
+        except NotFound:
+            kept = None
+            if is_rid(group_id):
+                kept = await self._responses.get_request(choice_rid(group_id, choice))
+            if kept is None or kept.done is None or kept.request.reply.owner != caller.owner:
+                raise
+            return StreamTokens.of(group_id, choice, done_chunk(kept.done))
+        if choice >= len(known):
+            raise InvalidRequest(
+                f"'choice' is {choice}, the stream has {len(known)}", param="choice"
+            )
+        return StreamTokens.of(group_id, choice, await self._finder.look(known[choice]))
 
     async def abort(self, group_id: str, caller: Caller) -> int:
         """End all choices of a group, or of the groups here that their client calls so.

@@ -92,6 +92,18 @@ class StreamFinder:
         """
         return list(await self._gather(self._text, choices))
 
+    async def look(self, choice: KnownChoice) -> TextChunk | None:
+        """All that the log has of it by now; None while it is queued. Nothing follows.
+
+        Raises ServiceUnavailable.
+        """
+        if choice.done is not None:
+            return done_chunk(choice.done)
+        told = await self._told(lambda: self._detok.look(choice.rid))
+        if told.chunk is None and told.status is not ReplayStatus.QUEUED:
+            raise ServiceUnavailable("No detokenizer tells the stream now.", retry_after_s=2)
+        return told.chunk
+
     async def _gather(
         self, work: Callable[[_Item], Awaitable[T]], items: Sequence[_Item]
     ) -> Sequence[T]:
@@ -146,9 +158,12 @@ class StreamFinder:
         return FoundChoice(choice.rid, choice.reply, chunk)
 
     async def _replay(self, rid: str) -> ReplayReply:
+        return await self._told(lambda: self._detok.replay(rid, 0))
+
+    async def _told(self, ask: Callable[[], Awaitable[ReplayReply]]) -> ReplayReply:
         for attempt in range(_ATTEMPTS):
             try:
-                return await self._detok.replay(rid, 0)
+                return await ask()
             except ProtocolError as exc:
                 raise ServiceUnavailable(f"The detokenizer's answer cannot be read: {exc}") from exc
             except BrokerUnavailable as exc:

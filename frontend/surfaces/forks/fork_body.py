@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from shared.protocol.sampling import SamplingParams
 STREAM_FIELD = "stream_id"  # where the path, or a NATS client, says which stream it is
 PLACES = ("at", "text_offset", "event_id")
 MAX_APPEND_CHARS = 64 * 1024
+SEED_OF_SOURCE = "source"
 FROM_ZERO = Range(low=0)
 
 
@@ -37,7 +38,7 @@ class ForkSampling(msgspec.Struct, omit_defaults=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    seed: int | None = None
+    seed: int | Literal["source"] | None = None
     max_tokens: int | None = None
 
 
@@ -56,6 +57,7 @@ class ForkBody(msgspec.Struct, omit_defaults=True):
     store: bool | None = None
 
 
+_MAX_DIGITS = 9
 _SAMPLING = "sampling."
 _STAYS: Refused = dict.fromkeys(
     set(SamplingFields.__struct_fields__) - set(ForkSampling.__struct_fields__), always
@@ -89,9 +91,17 @@ class ForkBodies:
             )
         sampling = self._sampling_reader.read(body.sampling or {}, unknown)
         for name in ForkSampling.__struct_fields__:
-            if name in RANGES:
-                RANGES[name].check(_SAMPLING + name, getattr(sampling, name))
+            value = getattr(sampling, name)
+            if name in RANGES and value != SEED_OF_SOURCE:
+                RANGES[name].check(_SAMPLING + name, value)
         return body, sampling
+
+
+def checked_choice(text: str) -> int:
+    """Of a query. Raises InvalidRequest."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > _MAX_DIGITS:
+        raise InvalidRequest(f"'choice' is {text[:40]!r}, must be at least 0", param="choice")
+    return int(text)
 
 
 def changed(params: SamplingParams, fields: ForkSampling, seed: int, vocab_size: int) -> Any:

@@ -123,7 +123,6 @@ class ForkRequests:
                 param="sampling.max_tokens",
             )
         checked_prompt_top(reply.num_prompt_top, is_stream=bool(body.stream))
-        seed = secrets.randbits(63) if fields.seed is None else fields.seed & ((1 << 64) - 1)
         return Job(
             surface=surface,
             model=model,
@@ -136,7 +135,9 @@ class ForkRequests:
                 ),
             ),
             sampling=Sampling(
-                params=changed(sampling, fields, seed, model.card.vocab_size),
+                params=changed(
+                    sampling, fields, _seed(fields, sampling.seed), model.card.vocab_size
+                ),
                 text=request.text,
                 max_tokens=max_tokens,
                 max_tokens_is_default=False,
@@ -167,6 +168,12 @@ class ForkRequests:
                 place.text_offset,
             ),
         )  # fmt: skip
+
+
+def _seed(fields: ForkSampling, of_source: int) -> int:
+    if fields.seed is None:
+        return secrets.randbits(63)
+    return of_source if isinstance(fields.seed, str) else fields.seed & ((1 << 64) - 1)
 
 
 def _event_id(body: ForkBody) -> EventId | None:

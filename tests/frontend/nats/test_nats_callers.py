@@ -227,6 +227,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "files.delete": {"id": MARK},
     "files.download": {"id": MARK},
     "files.list": {"purpose": MARK, "after": MARK},
+    "tokens": {"stream_id": MARK},
     "fork": {"stream_id": MARK, "event_id": f"{MARK}.0.0.0", "append": MARK},
     "resume": {"event_id": f"{MARK}.0.0.0"},
     "abort": {"rid": MARK},

@@ -66,6 +66,7 @@ HARMLESS = {  # these change nothing, whoever asks
     "conversations.items.get": {"id": f"conv_{RID}", "item_id": "msg_x"},
     "conversations.items.delete": {"id": f"conv_{RID}", "item_id": "msg_x"},
     "fork": {"stream_id": RID, "at": 1},
+    "tokens": {"stream_id": RID},
     "resume": {"rid": RID},
     "abort": {"rid": RID},
     "erase": {"rid": RID},

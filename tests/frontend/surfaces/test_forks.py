@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from jetflock import Client
+from jetflock.commands.replay import PROGRAM as REPLAY
 from jetflock.errors import BadRequest
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
@@ -235,3 +236,57 @@ async def test_while_older_roles_live_nothing_is_forked(older_stack: Stack) -> N
         answer = await client.post(f"/v1/streams/{rid}/fork", json={"at": 1})
         assert answer.status_code == 503
         assert "feature level 3" in answer.json()["error"]["message"]
+
+
+async def test_a_replay_says_where_the_tokens_part(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack.answer(lambda _: saying("Hello"))
+    running = await stack.start_frontend(keep_requests="all", api_key=("alice", "bob"))
+    async with (
+        running.client(headers={"authorization": "Bearer alice"}) as alice,
+        running.client(headers={"authorization": "Bearer bob"}) as bob,
+    ):
+        rid = await finished(alice, logprobs=True)
+        first = last_run(stack)
+        told = (await alice.get(f"/v1/streams/{rid}/tokens")).json()
+        assert told["token_ids"] == ids_of("Hello")
+        assert (told["text"], told["finish_reason"], told["choice"]) == ("Hello", "stop", 0)
+        assert len(told["logprobs"]) == 5
+        path = f"/v1/streams/{rid}/tokens"
+        assert (await bob.get(path)).status_code == 404
+        for choice in ("1", "x", "-1"):
+            answer = await alice.get(path, params={"choice": choice})
+            assert answer.status_code == 400, choice
+            assert answer.json()["error"]["param"] == "choice"
+        # Behind the resume window what is kept still tells.
+        results = stack.cluster.subjects.results_stream
+        await stack.cluster.js.purge(results, stack.cluster.subjects.done(rid))
+        assert (await alice.get(path)).json() == told
+        assert (await bob.get(path)).status_code == 404
+
+    async def replay(*flags: str) -> int:
+        argv = [rid, "--url", running.url, "--api-key", "alice", *flags]
+        try:
+            await asyncio.to_thread(REPLAY.run, argv)
+        except SystemExit as exc:
+            return int(exc.code or 0)
+        return 0
+
+    assert await replay() == 0
+    assert "5 tokens, all equal" in capsys.readouterr().out
+    again = last_run(stack).request
+    assert again.sampling == first.request.sampling
+    assert again.reply.job_class == "batch"
+    stack.answer(lambda _: saying("Help"))
+    assert await replay() == 1
+    printed = capsys.readouterr().out
+    assert "the runs part at token 3: 3 are equal" in printed
+    assert f"token id {ids_of('l')[0]}, logprob " in printed
+    assert f"token id {ids_of('p')[0]}, logprob " in printed
+    assert await replay("--to", "3", "--json") == 0
+    printed = capsys.readouterr().out
+    facts = json.loads(printed[printed.index("{\n") : printed.index("\n}\n") + 2])
+    assert (facts["equal"], facts["parts_at"], facts["num_compared"]) == (True, None, 3)
+    assert last_run(stack).request.sampling.max_tokens == 3
+    assert await replay("--to", "0") == 2
