@@ -86,7 +86,8 @@ async def test_a_request_ends_with_its_client_whoever_looks_on(stack: Stack) -> 
     async with asyncio.TaskGroup() as tasks:
         async with first.client() as client, client.stream("POST", CHAT, json=BODY) as response:
             rid = response.headers["x-request-id"]
-            await anext(sse_events(response))
+            events = sse_events(response)  # kept: who drops it hangs up
+            await anext(events)
             for running, look in zip((first, second), looks, strict=True):
                 tasks.create_task(watch(running, rid, look))
             await eventually(lambda: all(text_of(look) == TEXT for look in looks))
