@@ -138,7 +138,7 @@ async def _make(cluster: Cluster, files: ModelFiles | None, names: Names) -> Non
 
 
 PROGRAM = Program(
-    name=_NAME, summary=_SUMMARY, main=main, first=("nats_url", "replicas", "num_partitions")
+    name=_NAME, summary=_SUMMARY, main=main, first=("nats_url", "replicas")
 )
 
 if __name__ == "__main__":
