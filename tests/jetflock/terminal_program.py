@@ -18,9 +18,10 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def _take_terminal() -> None:
-    """In the child; whoever runs the tests in the background has Ctrl-C ignored."""
+    """In the child; whoever runs the tests in the background, or by nohup, ignores what ends it."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class TerminalProgram:
