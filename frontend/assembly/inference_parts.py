@@ -9,7 +9,7 @@ from typing import Self
 from frontend.assembly.background import Background
 from frontend.assembly.process_parts import ProcessParts
 from frontend.assembly.stream_parts import StreamParts
-from frontend.inference.acceptor import Acceptor
+from frontend.inference.acceptor import Acceptor, Keepers
 from frontend.inference.admission.admission import Admission
 from frontend.inference.admission.queue_limits import QueueLimits
 from frontend.inference.answers.attachments import Attachments
@@ -191,8 +191,10 @@ def _acceptor(
         admission,
         streams.router,
         ends.attachments,
-        ResponseStarts(streams.responses, streams.conversations),
-        RequestKeeper(streams.responses, process.config.keep_requests),
+        Keepers(
+            ResponseStarts(streams.responses, streams.conversations),
+            RequestKeeper(streams.responses, process.config.keep_requests),
+        ),
         _submitter(process, streams, ends),
         ends.answers,
     )

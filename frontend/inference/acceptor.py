@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +26,13 @@ from shared.protocol.request import GenerateRequest, RequestGroup
 from shared.protocol.sealed_replies import unseal
 
 
+class Keepers(NamedTuple):
+    """They store what is kept of a request before it is queued."""
+
+    responses: ResponseStarts
+    requests: RequestKeeper
+
+
 class Acceptor:
     """Who comes too often or too late is refused here, and leaves no trace."""
 
@@ -35,8 +43,7 @@ class Acceptor:
         admission: Admission,
         router: ReplyRouter,
         attachments: Attachments,
-        responses: ResponseStarts,
-        keeper: RequestKeeper,
+        keepers: Keepers,
         submitter: Submitter,
         answers: OpenAnswers,
     ) -> None:
@@ -45,8 +52,7 @@ class Acceptor:
         self._admission = admission
         self._router = router
         self._attachments = attachments
-        self._responses = responses
-        self._keeper = keeper
+        self._keepers = keepers
         self._submitter = submitter
         self._answers = answers
 
@@ -89,9 +95,9 @@ class Acceptor:
             if job.response is not None:
                 requests = [await self._kept(job, requests[0], generation)]
                 if job.response.conversation is not None:
-                    await self._responses.begin(job.response.conversation, requests[0].rid)
+                    await self._keepers.responses.begin(job.response.conversation, requests[0].rid)
             else:
-                requests = await self._keeper.keep(requests, job, caller)
+                requests = await self._keepers.requests.keep(requests, job, caller)
             await self._submitter.submit(
                 requests, lanes, job.pixels, caller.span, needed_level=job.needed_level
             )
@@ -100,7 +106,7 @@ class Acceptor:
             self._admission.give_back(caller, job)
             if requests[0].reply.kept_at and not is_shared and _is_refusal(exc):
                 for request in requests:
-                    await self._responses.forget(request.rid)
+                    await self._keepers.responses.forget(request.rid)
             raise
         generation.is_stored = True
         self._admission.note_stored(caller, job)
@@ -118,7 +124,7 @@ class Acceptor:
         generation.response = ResponseView(record, job.model.text)
         if not record.params.store:
             return request
-        kept_at = await self._responses.keep(record)
+        kept_at = await self._keepers.responses.keep(record)
         reply = msgspec.structs.replace(request.reply, kept_at=kept_at)
         return msgspec.structs.replace(request, reply=reply)
 

@@ -31,7 +31,7 @@ from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoade
 from worker.engine.loading.packed_loading import check_packed
 from worker.engine.loading.stored_weights import remark_on_stored_weights, weights_format
 from worker.engine.loop.command_loop import CommandLoop
-from worker.engine.loop.engine import Engine
+from worker.engine.loop.engine import Engine, ReqParts
 from worker.engine.loop.step_budget import StepBudget, StepTargets
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.loop.step_profiler import StepProfiler
@@ -141,15 +141,17 @@ class EngineLoader:
             budget,
             StopCheck(setup.config.eos_token_ids, setup.max_context_len),
             GrammarQueue(grammars, self._config.grammar_timeout_s),
-            AdapterPool(
-                loaded.make_projections,
-                setup.dtype,
-                self._config.max_loras,
-                self._config.max_lora_rank,
+            ReqParts(
+                AdapterPool(
+                    loaded.make_projections,
+                    setup.dtype,
+                    self._config.max_loras,
+                    self._config.max_lora_rank,
+                ),
+                Eyes(setup.config.sight, loaded.no_images),
+                self._functions,
             ),
-            Eyes(setup.config.sight, loaded.no_images),
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
-            self._functions,
         )
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:

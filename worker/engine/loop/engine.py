@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +49,15 @@ class FreeMemory(Protocol):
     def num_bytes(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ReqParts:
+    """What a request names, and the engine has for all of them."""
+
+    adapters: AdapterPool
+    eyes: Eyes
+    functions: TokenFunctions  # of the operator
+
+
 class Engine:
     """Requests in, one step of all that run, one `StepOutput` out: a `CommandLoop` drives it."""
 
@@ -58,20 +68,16 @@ class Engine:
         budget: StepBudget,
         stop_check: StopCheck,
         grammar_queue: GrammarQueue,
-        adapters: AdapterPool,
-        eyes: Eyes | None = None,  # None: it takes no images
+        parts: ReqParts,
         free_memory: FreeMemory | None = None,
-        functions: TokenFunctions | None = None,  # of the operator
     ) -> None:
         self._scheduler = scheduler
         self._steps = steps  # of the same scheduler
         self._budget = budget
         self._stop_check = stop_check
         self._grammar_queue = grammar_queue
-        self._eyes = eyes or Eyes()
         self._free_memory = free_memory
-        self._functions = functions or TokenFunctions({})
-        self._adapters = adapters
+        self._parts = parts
         self._in_grammar_queue: dict[int, Arrival] = {}  # waiting for their grammar, by run_id
         self._refused: list[RunOutput] = []  # not told yet
         self._sent_at = 0.0  # of the monotonic clock
@@ -146,19 +152,19 @@ class Engine:
         self._scheduler.flush_cache()
 
     def load_adapter(self, adapter: str, path: Path) -> None:
-        self._adapters.load(adapter, path)
+        self._parts.adapters.load(adapter, path)
 
     def drop_adapter(self, adapter: str) -> None:
-        self._adapters.drop(adapter)
+        self._parts.adapters.drop(adapter)
 
     def add(self, command: AddRequest) -> None:
         self._has_news = True
-        error = self._eyes.error(command)
+        error = self._parts.eyes.error(command)
         if error is not None:
             self._refuse(command.run_id, error)
             return
         try:
-            functions = self._functions.of(command.options.sampling.logits_processors)
+            functions = self._parts.functions.of(command.options.sampling.logits_processors)
         except ProcessorFault as exc:
             self._refuse(command.run_id, str(exc))
             return
@@ -167,12 +173,12 @@ class Engine:
             command,
             next(self._arrivals),
             time.monotonic(),
-            self._adapters.get(adapter_id),
-            self._eyes.images(command),
+            self._parts.adapters.get(adapter_id),
+            self._parts.eyes.images(command),
             functions,
         )
         if adapter_id and arrival.adapter is None:
-            self._refuse(command.run_id, self._adapters.absence(adapter_id))
+            self._refuse(command.run_id, self._parts.adapters.absence(adapter_id))
             return
         grammar = command.options.sampling.grammar
         if grammar is None:
