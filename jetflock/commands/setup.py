@@ -137,9 +137,7 @@ async def _make(cluster: Cluster, files: ModelFiles | None, names: Names) -> Non
         )
 
 
-PROGRAM = Program(
-    name=_NAME, summary=_SUMMARY, main=main, first=("nats_url", "replicas")
-)
+PROGRAM = Program(name=_NAME, summary=_SUMMARY, main=main, first=("nats_url", "replicas"))
 
 if __name__ == "__main__":
     PROGRAM.run()
