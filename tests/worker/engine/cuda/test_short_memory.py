@@ -133,13 +133,13 @@ def test_guesses_and_adapters_stay_with_their_rows(usual: Usual, tmp_path: Path)
 
 def test_an_adapter_without_room_is_refused(usual: Usual, tmp_path: Path) -> None:
     rig, device = short_rig(usual, 0.001)
-    make = rig.engine._adapters._make
+    make = rig.engine._parts.adapters._make
 
     def make_with_little_room(weights: LoraWeights) -> LoraProjections:
         with Count(device):
             return make({name: LoraPair(*map(torch.clone, pair)) for name, pair in weights.items()})
 
-    rig.engine._adapters._make = make_with_little_room
+    rig.engine._parts.adapters._make = make_with_little_room
     rig.run(LoadAdapter("one", str(save_adapter(tmp_path / "one", usual.path))))
     (answer,) = (each for each in rig.channel.events if isinstance(each, AdapterLoaded))
     assert answer.error == "the GPU has no memory left for a LoRA adapter"
