@@ -131,7 +131,7 @@ class Fork:
 
     @property
     def num_given(self) -> int:
-        return 0 if self.given is None else len(self.given.token_ids) // 4
+        return 0 if self.given is None else self.given.num_tokens
 
     @property
     def headers(self) -> dict[str, str]:

@@ -41,6 +41,10 @@ class GivenOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: bytes = b""  # a record for each, if the request asks
     prompt_logprobs: bytes = b""
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) // 4
+
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tokenized prompt in the queue: `jf.req.<pool>.<lane>.<frontend>.<rid>`."""

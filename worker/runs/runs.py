@@ -223,8 +223,7 @@ class Runs:
             # Of a request that its prefix had ended already there is no clock.
             facts = held.clock.facts(held.workers) if held.clock else RunFacts(held.workers)
             if held.request.given is not None:
-                num_given = len(held.request.given.token_ids) // 4
-                facts = msgspec.structs.replace(facts, num_given=num_given)
+                facts = msgspec.structs.replace(facts, num_given=held.request.given.num_tokens)
             held.finish = msgspec.structs.replace(held.finish, run=facts)
         entry = held.next_entry()
         if entry is None:

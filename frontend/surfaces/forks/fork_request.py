@@ -115,7 +115,7 @@ class ForkRequests:
     ) -> Job:
         request, reply, sampling = source.request, source.reply, source.request.sampling
         max_tokens = sampling.max_tokens if fields.max_tokens is None else fields.max_tokens
-        num_given = 0 if given is None else len(given.token_ids) // 4
+        num_given = 0 if given is None else given.num_tokens
         if max_tokens <= num_given:
             raise InvalidRequest(
                 f"'sampling.max_tokens' is {max_tokens}, and the fork begins with {num_given} "
