@@ -217,6 +217,18 @@ class NotFound(RequestError):
     code = "not_found"
 
 
+class StreamNotFound(NotFound):
+    """No stream has this id, or none of this API key."""
+
+    code = "stream_not_found"
+
+    def __init__(self, stream_id: str) -> None:
+        super().__init__(
+            f"No stream {stream_id[:64]!r} is known: it may be too old, or belong to another API "
+            "key."
+        )
+
+
 class ModelNotFound(NotFound):
     """No model card bears this name."""
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from nats.aio.client import Client
 from nats.errors import ConnectionClosedError, NoRespondersError, OutboundBufferLimitError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from shared.errors import BrokerUnavailable
+from shared.errors import BrokerUnavailable, ProtocolError, ServiceUnavailable
 from shared.protocol.codec import decode, encode
-from shared.protocol.text import ReplayReply, ReplayRequest, TextChunk
+from shared.protocol.text import ReplayReply, ReplayRequest, ReplayStatus, TextChunk
 from shared.subjects import Subjects
 
 _TIMEOUT_S = 1.5  # a detokenizer answers within its patience, or not at all
+_ATTEMPTS = 5
+_RETRY_S = 0.5
 
 
 class DetokClient:
@@ -40,6 +43,24 @@ class DetokClient:
         """How far it is, with all text so far; nothing follows. Raises as `replay` does."""
         request = ReplayRequest(rid, 0, subject="", position=0)
         return await self._ask_for_all(request, timeout_s)
+
+    async def text_so_far(self, rid: str) -> TextChunk | None:
+        """All that the log has of it by now; None while it is queued.
+
+        Asks again for some seconds. Raises ServiceUnavailable.
+        """
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_RETRY_S)
+            try:
+                told = await self.look(rid)
+            except ProtocolError as exc:
+                raise ServiceUnavailable(f"The detokenizer's answer cannot be read: {exc}") from exc
+            except BrokerUnavailable:
+                continue
+            if told.chunk is not None or told.status is ReplayStatus.QUEUED:
+                return told.chunk
+        raise ServiceUnavailable("No detokenizer tells the stream now.", retry_after_s=2)
 
     async def _ask_for_all(self, first: ReplayRequest, timeout_s: float) -> ReplayReply:
         """Piece by piece: text and tokens only grow, so that pieces of two moments fit together.

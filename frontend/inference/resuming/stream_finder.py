@@ -14,9 +14,9 @@ from shared.cluster import Cluster
 from shared.errors import (
     BrokerError,
     BrokerUnavailable,
-    NotFound,
     ProtocolError,
     ServiceUnavailable,
+    StreamNotFound,
 )
 from shared.protocol.codec import decode
 from shared.protocol.log_records import OwnershipRecord, Release
@@ -76,12 +76,12 @@ class StreamFinder:
         """
         first = await self._known(group_id) if is_rid(group_id) else None
         if first is None or first.reply.group_id != group_id or first.reply.owner != owner:
-            raise _unknown(group_id)
+            raise StreamNotFound(group_id)
         others = [choice_rid(group_id, idx) for idx in range(1, first.reply.num_choices)]
         choices = [first]
         for rid, choice in zip(others, await self._gather(self._known, others), strict=True):
             if choice is None:
-                raise _unknown(rid)
+                raise StreamNotFound(rid)
             choices.append(choice)
         return choices
 
@@ -99,10 +99,7 @@ class StreamFinder:
         """
         if choice.done is not None:
             return done_chunk(choice.done)
-        told = await self._told(lambda: self._detok.look(choice.rid))
-        if told.chunk is None and told.status is not ReplayStatus.QUEUED:
-            raise ServiceUnavailable("No detokenizer tells the stream now.", retry_after_s=2)
-        return told.chunk
+        return await self._detok.text_so_far(choice.rid)
 
     async def _gather(
         self, work: Callable[[_Item], Awaitable[T]], items: Sequence[_Item]
@@ -158,12 +155,9 @@ class StreamFinder:
         return FoundChoice(choice.rid, choice.reply, chunk)
 
     async def _replay(self, rid: str) -> ReplayReply:
-        return await self._told(lambda: self._detok.replay(rid, 0))
-
-    async def _told(self, ask: Callable[[], Awaitable[ReplayReply]]) -> ReplayReply:
         for attempt in range(_ATTEMPTS):
             try:
-                return await ask()
+                return await self._detok.replay(rid, 0)
             except ProtocolError as exc:
                 raise ServiceUnavailable(f"The detokenizer's answer cannot be read: {exc}") from exc
             except BrokerUnavailable as exc:
@@ -196,10 +190,3 @@ def _read(data: bytes) -> Done:
         return decode(Done, data)
     except ProtocolError as exc:
         raise ServiceUnavailable(f"The result cannot be read: {exc}") from exc
-
-
-def _unknown(group_id: str) -> NotFound:
-    return NotFound(
-        f"No stream {group_id[:64]!r} is known: it may be too old, or belong to another API key.",
-        code="stream_not_found",
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -13,13 +12,12 @@ from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
 from shared.errors import (
     BrokerError,
-    BrokerUnavailable,
     ConfigError,
     InvalidRequest,
-    NotFound,
     ProtocolError,
     RequestNotKept,
     ServiceUnavailable,
+    StreamNotFound,
 )
 from shared.protocol.codec import decode
 from shared.protocol.finish import Finish
@@ -28,11 +26,8 @@ from shared.protocol.prompt_object import PromptData, prompt_data
 from shared.protocol.reply import ReplyParams, SealedReply
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sealed_replies import unseal
-from shared.protocol.text import Done, ReplayStatus, TextChunk, done_chunk
+from shared.protocol.text import Done, done_chunk
 from shared.subjects import choice_rid, is_rid
-
-_ATTEMPTS = 3
-_RETRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ class ForkSources:
         NotForkable when the request is not kept, ServiceUnavailable.
         """
         if not is_rid(group_id):
-            raise _unknown(group_id)
+            raise StreamNotFound(group_id)
         try:
             return await self._find(group_id, choice, owner)
         except BrokerError as exc:
@@ -94,8 +89,8 @@ class ForkSources:
             prompt = PromptData(request.prompt_ids)
         reply = unseal(request.reply)
         if reply.owner != owner or reply.group_id != group_id:
-            raise _unknown(group_id)
-        chunk = await self._look(rid) if done is None else done_chunk(done)
+            raise StreamNotFound(group_id)
+        chunk = await self._detok.text_so_far(rid) if done is None else done_chunk(done)
         if chunk is None:
             return ForkSource(request, reply, prompt, [], b"", b"", None)
         return ForkSource(
@@ -121,7 +116,7 @@ class ForkSources:
         """Says why there is no such request."""
         reply = await self._reply(group_id)
         if reply is None or reply.owner != owner or reply.group_id != group_id:
-            raise _unknown(group_id)
+            raise StreamNotFound(group_id)
         if choice >= reply.num_choices:
             raise InvalidRequest(
                 f"'choice' is {choice}, the stream has {reply.num_choices}", param="choice"
@@ -145,23 +140,3 @@ class ForkSources:
         records = [each.record for each in await self._cluster.ownership.read(rid)]
         replies = [None if isinstance(each, Release) else each.reply for each in records]
         return next((reply for reply in replies if reply is not None), None)
-
-    async def _look(self, rid: str) -> TextChunk | None:
-        """All that the log has of it; None: nothing yet. Raises ServiceUnavailable."""
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(_RETRY_S)
-            try:
-                told = await self._detok.look(rid)
-            except BrokerUnavailable:
-                continue
-            if told.chunk is not None or told.status is ReplayStatus.QUEUED:
-                return told.chunk
-        raise ServiceUnavailable("No detokenizer tells the stream now.", retry_after_s=2)
-
-
-def _unknown(group_id: str) -> NotFound:
-    return NotFound(
-        f"No stream {group_id[:64]!r} is known: it may be too old, or belong to another API key.",
-        code="stream_not_found",
-    )
