@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jetflock.running.running_service import frontend_url
-from shared.nats_login import read_secret
+from jetflock.running.running_service import chosen_key, frontend_urls
 
 SAMPLING = {  # field of the request -> how its text is read
     "temperature": float,
@@ -63,13 +62,11 @@ class ChatConfig:
 
         Raises ConfigError when several services run here.
         """
-        named = self.url or frontend_url()
-        urls = [url.strip() for url in named.split(",") if url.strip()]
-        return [url.rstrip("/").removesuffix("/v1") for url in urls]
+        return frontend_urls(self.url)
 
     def key(self) -> str | None:
         """Raises ConfigError."""
-        return self.api_key if self.api_key_file is None else read_secret(self.api_key_file)
+        return chosen_key(self.api_key, self.api_key_file)
 
     def sampling(self) -> dict[str, Any]:
         """What differs from the model's defaults."""

@@ -15,11 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from jetflock.command_line.output import print_json, print_table
 from jetflock.running.batch_service import BatchService
-from jetflock.running.running_service import frontend_url
+from jetflock.running.running_service import chosen_key, frontend_url
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import ConfigError, JetflockError
-from shared.nats_login import read_secret
 
 _NAME = "jetflock batch"
 _SUMMARY = """\
@@ -52,8 +51,8 @@ class BatchConfig:
 
     def service(self) -> BatchService:
         """Raises ConfigError."""
-        key = self.api_key if self.api_key_file is None else read_secret(self.api_key_file)
-        return BatchService((self.url or frontend_url()).rstrip("/").removesuffix("/v1"), key)
+        key = chosen_key(self.api_key, self.api_key_file)
+        return BatchService(frontend_url(self.url), key)
 
 
 _Config = Annotated[BatchConfig, FLAT]

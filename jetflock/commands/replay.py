@@ -12,11 +12,10 @@ from cyclopts import Parameter
 
 from jetflock.command_line.output import print_json
 from jetflock.running.http_service import HttpService, check_answer
-from jetflock.running.running_service import frontend_url
+from jetflock.running.running_service import chosen_key, frontend_url
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import ConfigError, JetflockError
-from shared.nats_login import read_secret
 
 _NAME = "jetflock replay"
 _SUMMARY = """\
@@ -63,8 +62,8 @@ class ReplayConfig:
 
     def service(self) -> HttpService:
         """Raises ConfigError."""
-        key = self.api_key if self.api_key_file is None else read_secret(self.api_key_file)
-        return HttpService([(self.url or frontend_url()).rstrip("/").removesuffix("/v1")], key)
+        key = chosen_key(self.api_key, self.api_key_file)
+        return HttpService([frontend_url(self.url)], key)
 
 
 class Comparison(NamedTuple):

@@ -15,11 +15,10 @@ import httpx
 from cyclopts import Parameter
 
 from jetflock.running.http_service import HttpService, check_answer, lines_of
-from jetflock.running.running_service import ServiceError, frontend_url
+from jetflock.running.running_service import ServiceError, chosen_key, frontend_urls
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import ConfigError
-from shared.nats_login import read_secret
 
 _NAME = "jetflock tail"
 _SUMMARY = """\
@@ -50,9 +49,8 @@ class TailConfig:
 
     def service(self) -> HttpService:
         """Raises ConfigError."""
-        key = self.api_key if self.api_key_file is None else read_secret(self.api_key_file)
-        urls = [url.strip() for url in (self.url or frontend_url()).split(",") if url.strip()]
-        return HttpService([url.rstrip("/").removesuffix("/v1") for url in urls], key)
+        key = chosen_key(self.api_key, self.api_key_file)
+        return HttpService(frontend_urls(self.url), key)
 
 
 class Watching:

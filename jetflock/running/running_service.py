@@ -8,12 +8,14 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from deploy.local.running_stack import RunningStack, running_stacks
 from shared.config import ClusterConfig
 from shared.errors import ConfigError, JetflockError
+from shared.nats_login import read_secret
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _NATS_PORT = 4222
@@ -61,12 +63,27 @@ def check_listens(nats_url: str) -> None:
     )
 
 
-def frontend_url() -> str:
-    """The URL of the `jetflock serve` that runs here, else the default. Raises ConfigError."""
+def frontend_url(named: str = "") -> str:
+    """What --url names, without the /v1 that SDKs want; else the URL of the `jetflock serve` that
+    runs here, else the default. Raises ConfigError.
+    """
+    if named:
+        return named.rstrip("/").removesuffix("/v1")
     stacks = running_stacks()
     if not stacks:
         return DEFAULT_URL
     return choose_stack(stacks, "--url", lambda stack: stack.url).url
+
+
+def frontend_urls(named: str) -> list[str]:
+    """The same of several, comma separated."""
+    urls = (named or frontend_url()).split(",")
+    return [frontend_url(url.strip()) for url in urls if url.strip()]
+
+
+def chosen_key(api_key: str | None, api_key_file: Path | None) -> str | None:
+    """The key that a command sends: of its flag, or in its file. Raises ConfigError."""
+    return api_key if api_key_file is None else read_secret(api_key_file)
 
 
 def _with_found(config: Config) -> Config:
