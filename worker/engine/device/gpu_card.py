@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from shared.protocol.role_cards import GpuCard
+from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice
 
 
@@ -21,8 +22,8 @@ def gpu_card(
     """What is free is asked now."""
     return GpuCard(
         name=device.name,
-        dtype=_name(dtype),
-        kv_dtype=_name(kv_dtype or dtype),
+        dtype=dtype_name(dtype),
+        kv_dtype=dtype_name(kv_dtype or dtype),
         attention=attention,
         num_gpus=num_gpus,
         total_bytes=device.total_bytes(),
@@ -31,7 +32,3 @@ def gpu_card(
         graph_bytes=graph_bytes,
         free_bytes=device.free_bytes(),
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

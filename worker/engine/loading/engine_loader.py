@@ -15,6 +15,7 @@ from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.cuda.cuda_device import CudaDevice, gpu_obstacle, has_gpu, num_gpus
 from worker.engine.cuda.kv.kv_dtype import check_kv_dtype
+from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_dtype import check_dtype, computes_bfloat16
 from worker.engine.device.gpu_memory import FreeMemory, memory_for
@@ -216,7 +217,7 @@ class EngineLoader:
             gpu=loaded.gpu if self._on_gpu else None,
             kernel_set=loaded.kernel_set,
             weights=weights_format(setup.config, setup.dtype),
-            dtype=str(setup.dtype).removeprefix("torch."),
+            dtype=dtype_name(setup.dtype),
             has_prefixes=loaded.has_prefixes,
             takes_no_images=bool(loaded.no_images),
             num_packed_failures=loaded.num_packed_failures,

@@ -14,6 +14,7 @@ import torch
 
 from shared.errors import ConfigError
 from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
+from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_dtype import computes_bfloat16
 from worker.engine.device.host_limits import available_memory_bytes
@@ -75,7 +76,7 @@ def _report_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype)
     return ModelReport(
         architecture=model.architecture,
         computed_by=_computed_by(model, is_native),
-        dtype=_name(dtype),
+        dtype=dtype_name(dtype),
         need=_need(
             model, dtype, available_memory_bytes(), weight_bytes(model, dtype, in_codes=in_codes)
         ),
@@ -107,14 +108,10 @@ def report_on_gpu(
     return ModelReport(
         architecture=model.architecture,
         computed_by=f"{_family_code(model)} on the GPU",
-        dtype=_name(dtype),
+        dtype=dtype_name(dtype),
         need=need,
         shortage=need if num_weight_bytes > usable_bytes else "",
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int, num_weight_bytes: int) -> str:

@@ -67,7 +67,7 @@ class NativeLoader:
         self._progress.enter("digest weights")
         sources = Sources(self._path)
         key = packed_key(
-            sources.digest(torch.get_num_threads(), lambda _: None),
+            sources.digest(torch.get_num_threads()),
             self._library.kernel_set.name,
             str(self._model.made_format),
         )

@@ -8,6 +8,7 @@ import torch
 
 from shared.checkpoint.model_files import weight_files
 from shared.checkpoint.stored_format import made_format
+from worker.engine.device.dtype_name import dtype_name
 from worker.engine.models.model_config import ModelConfig
 
 
@@ -16,7 +17,7 @@ def weights_format(model: ModelConfig, dtype: torch.dtype) -> str:
     if model.made_format is not None:
         told = made_format(model.made_format)
         return f"experts {told}" if model.num_expert_values else told
-    return model.quantization or _name(dtype)
+    return model.quantization or dtype_name(dtype)
 
 
 def remark_on_stored_weights(
@@ -43,7 +44,7 @@ def remark_on_stored_weights(
 
 
 def _computed(dtype: torch.dtype, coded_share: float | None, codes: str) -> str:
-    dense = f"computed in {_name(dtype)}, whose memory they take"
+    dense = f"computed in {dtype_name(dtype)}, whose memory they take"
     if coded_share is None:
         return f"multiplied as {codes} where our C++ has a layout for them"
     if coded_share == 0.0:
@@ -51,7 +52,3 @@ def _computed(dtype: torch.dtype, coded_share: float | None, codes: str) -> str:
     if coded_share == 1.0:
         return f"multiplied as {codes}"
     return f"{coded_share:.0%} of them multiplied as {codes}, the others {dense}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

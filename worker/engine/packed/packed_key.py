@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +14,11 @@ import torch
 
 from shared import errors
 from shared.checkpoint.model_files import weight_files
+from worker.engine.device.code_digest import code_digest
 
 BLOCK_BYTES = 4 << 20
 
 _CODE = (Path(__file__).parents[1], Path(errors.__file__).parent)  # worker.engine and shared
-_CODE_SUFFIXES = (".py", ".h", ".cpp")
 
 
 class SourceFile(NamedTuple):
@@ -40,10 +40,10 @@ class Sources:
     def num_bytes(self) -> int:
         return sum(file.num_bytes for file in self.files)
 
-    def digest(self, num_threads: int, on_progress: Callable[[float], None]) -> bytes:
+    def digest(self, num_threads: int) -> bytes:
         """Of every byte, whatever the files are called where, and how old they are."""
         whole = hashlib.sha256()
-        for file, digests in self._block_digests(num_threads, on_progress):
+        for file, digests in self._block_digests(num_threads):
             whole.update(f"{file.path.name}:{file.num_bytes}\n".encode())
             whole.update(b"".join(digests))
         return whole.digest()
@@ -53,9 +53,7 @@ class Sources:
         """Whether nobody has written to one since, nor put another in its place."""
         return self.files == tuple(_files(self._model_path))
 
-    def _block_digests(
-        self, num_threads: int, on_progress: Callable[[float], None]
-    ) -> Iterator[tuple[SourceFile, Sequence[bytes]]]:
+    def _block_digests(self, num_threads: int) -> Iterator[tuple[SourceFile, Sequence[bytes]]]:
         buffers = threading.local()
 
         def digest(file: int, start: int) -> bytes:
@@ -64,17 +62,12 @@ class Sources:
             num_bytes = os.preadv(file, [buffers.bytes], start)
             return hashlib.sha256(memoryview(buffers.bytes)[:num_bytes]).digest()
 
-        num_read = 0
         with ThreadPoolExecutor(num_threads) as threads:
             for file in self.files:
                 with file.path.open("rb", buffering=0) as stream:
                     starts = range(0, file.num_bytes, BLOCK_BYTES)
                     numbers = [stream.fileno()] * len(starts)
-                    digests = []
-                    for each in threads.map(digest, numbers, starts):
-                        digests.append(each)
-                        num_read += BLOCK_BYTES
-                        on_progress(min(1.0, num_read / self.num_bytes))
+                    digests = list(threads.map(digest, numbers, starts))
                 yield file, digests
 
 
@@ -86,11 +79,7 @@ def packed_key(sources: bytes, *settings: str) -> bytes:
     """
     digest = hashlib.sha256(sources)
     digest.update("\n".join((torch.__version__, *settings)).encode())
-    for folder in _CODE:
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in _CODE_SUFFIXES:
-                digest.update(f"{path.relative_to(folder)}\n".encode())
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    digest.update(code_digest(_CODE))
     return digest.digest()
 
 

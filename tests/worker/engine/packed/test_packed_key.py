@@ -21,7 +21,7 @@ def make_sources(path: Path, data: bytes) -> Path:
 
 
 def digest_of(path: Path) -> bytes:
-    return Sources(path).digest(2, lambda _: None)
+    return Sources(path).digest(2)
 
 
 def test_every_byte_counts_and_nothing_else(
@@ -48,7 +48,7 @@ def test_every_byte_counts_and_nothing_else(
 def test_writing_meanwhile_is_seen(tmp_path: Path) -> None:
     path = make_sources(tmp_path / "one", b"weights")
     sources = Sources(path)
-    sources.digest(1, lambda _: None)
+    sources.digest(1)
     assert sources.are_unchanged
     with (path / "model.safetensors").open("r+b") as file:
         file.write(b"W")

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from shared.installation import install_command
+from worker.engine.device.dtype_name import dtype_name
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine_link.engine_config import DecodeKernelName, PrefillKernelName
 
@@ -45,7 +46,7 @@ class AttentionTask:
         if find_spec("flashinfer") is None:
             return f"flashinfer is not installed: {install_command('cuda')}"
         if self.dtype not in (torch.bfloat16, torch.float16):
-            return f"it computes bfloat16, and dtype is {_name(self.dtype)}"
+            return f"it computes bfloat16, and dtype is {dtype_name(self.dtype)}"
         for layer in self.layers:
             if layer.head_dim not in HEAD_DIMS:
                 return f"heads of {layer.head_dim} values are none of {_listed(HEAD_DIMS)}"
@@ -85,17 +86,14 @@ class AttentionTask:
         if major != FA3_CAPABILITY:
             return f"it needs a GPU of compute capability 9.0, this one has {major}.{minor}"
         if self.kv_dtype != self.dtype:
-            return f"queries are {_name(self.dtype)}, keys and values {_name(self.kv_dtype)}"
+            queries, keys = dtype_name(self.dtype), dtype_name(self.kv_dtype)
+            return f"queries are {queries}, keys and values {keys}"
         return self._obstacle_of_wrappers()
 
     def _obstacle_of_wrappers(self) -> str | None:
         if any(layer.sinks is not None for layer in self.layers):
             return "it knows no sinks"
         return None
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _listed(values: Sequence[int]) -> str:

@@ -17,6 +17,7 @@ from worker.engine.cuda.attention.gpu_attention import AttentionPart
 from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import to_kv_dtype
+from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.device.trial_timer import TrialTimer
 from worker.engine.layers.attention_backend import AttentionLayer
@@ -122,7 +123,7 @@ class AttentionTrial:
         difference = float((output.float() - wanted.float()).norm() / wanted.float().norm())
         limit = MAX_DIFFERENCE_EPS * torch.finfo(self._task.dtype).eps
         if not difference <= limit:
-            name = str(self._task.dtype).removeprefix("torch.")
+            name = dtype_name(self._task.dtype)
             raise WrongResults(
                 f"its results differ from triton's by {difference:.1%}, and {limit:.1%} is what "
                 f"{name} makes"

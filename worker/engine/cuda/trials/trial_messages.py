@@ -8,6 +8,7 @@ import msgspec
 import torch
 
 from worker.engine.cuda.attention.attention_task import AttentionTask, KernelName, PartName
+from worker.engine.device.dtype_name import dtype_name
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.request.step_limits import StepLimits
 
@@ -125,11 +126,6 @@ class Unavailable(msgspec.Struct, frozen=True, tag="unavailable"):
 
 Question = AttentionQuestion | TilesQuestion
 Answer = Took | Found | Unavailable
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """As torch calls it, like `bfloat16`."""
-    return str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -13,6 +13,7 @@ import msgspec
 from shared.gpu_driver import visible_driver
 from shared.telemetry.log import get_logger
 from worker.engine.cuda.trials.trial_messages import Answer, Question, Unavailable
+from worker.engine.device.code_digest import code_digest
 from worker.engine.device.gpu_device import GpuDevice
 
 MAX_VERDICTS = 2000  # files; a model has about 30
@@ -43,7 +44,7 @@ class TrialMachine(msgspec.Struct, frozen=True):
             _version("torch"),
             _version("triton"),
             _version("flashinfer-python"),
-            _digest_of_code(),
+            code_digest([_SOURCES]).hex()[:32],
         )
 
 
@@ -98,10 +99,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def _digest_of_code() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(_SOURCES.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:32]
