@@ -60,8 +60,8 @@ class StreamRoutes:
             raise InvalidRequest(
                 f"Last-Event-ID belongs to stream {event_id.group_id}", param="Last-Event-ID"
             )
-        stream = query.get("stream", "true").lower() not in ("false", "0")
-        looks_on = query.get("watch", "false").lower() not in ("false", "0")
+        stream = _is_set(query.get("stream", "true"))
+        looks_on = _is_set(query.get("watch", "false"))
         if not stream:
             event_id = None
         answer = await self._inference.resume(
@@ -90,3 +90,8 @@ class StreamRoutes:
             rid = rid_of_body(body)
             num_ended = await self._inference.abort(rid, caller)
         return json_response(encode_json(Aborted(rid=rid, num_aborted=num_ended)))
+
+
+def _is_set(flag: str) -> bool:
+    """Of a query."""
+    return flag.lower() not in ("false", "0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from frontend.inference.admission.admission import Admission
 from frontend.inference.answers.attachments import Attachments, Joined
@@ -85,13 +85,10 @@ class Resumer:
         """
         try:
             self._admission.admit_call(caller)
-            if looks_on:
+            with nullcontext() if looks_on else self._in_line(group_id):
                 answer = await self._resume(
-                    group_id, event_id, caller, stream=stream, looks_on=True
+                    group_id, event_id, caller, stream=stream, looks_on=looks_on
                 )
-            else:
-                with self._in_line(group_id):
-                    answer = await self._resume(group_id, event_id, caller, stream=stream)
         except RequestError as exc:
             self._metrics.resumes.labels(exc.code or "error").inc()
             raise

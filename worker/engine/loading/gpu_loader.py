@@ -18,7 +18,7 @@ from worker.engine.cuda.trials.kernel_trials import kernel_trials
 from worker.engine.device.gpu_device import upload
 from worker.engine.device.gpu_memory import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.images import ImageEncoder
+from worker.engine.images import ImageEncoder, VisionTower
 from worker.engine.loading import (
     determinism,
     latent_limits,
@@ -92,11 +92,12 @@ def _load_eyes(site: LoadSite, setup: ModelSetup, model: Model) -> ImageEncoder 
         return None
     if tower is None:
         assert isinstance(model, TransformersModel), "no other kind sees by itself"
-        return ImageEncoder(model, sight, lambda pixels: upload(gpu, pixels))
-    path, device = Path(config.model_path), gpu.torch_device
-    with memory_for("the vision tower", "a larger GPU has room"):
-        loaded = load_tower(tower, sight, path, config.load_format, setup.dtype, device)
-    return ImageEncoder(loaded, sight, lambda pixels: upload(gpu, pixels))
+        seer: VisionTower = model
+    else:
+        path, device = Path(config.model_path), gpu.torch_device
+        with memory_for("the vision tower", "a larger GPU has room"):
+            seer = load_tower(tower, sight, path, config.load_format, setup.dtype, device)
+    return ImageEncoder(seer, sight, lambda pixels: upload(gpu, pixels))
 
 
 class TensorParallelLoader:

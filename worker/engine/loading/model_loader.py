@@ -45,9 +45,7 @@ class LoadedModel:
     pool: KVSize
     make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
-    num_snapshots: int | None = (
-        None  # slots for recurrent states at page borders; None: it has none
-    )
+    num_snapshots: int | None = None  # of recurrent states, at page borders; None: it has none
     pooling: PoolingParams | None = None  # set: it gives this, and no tokens
     coded_share: float = 0.0  # of its layers' weights: what is multiplied as it is stored
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted
