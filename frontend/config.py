@@ -105,7 +105,7 @@ class FrontendConfig(ClusterConfig):
     (--max-running) of all workers, so that interactive requests find free ones."""
     max_response_bytes: int = 512 << 10
     """Largest conversation of a kept response; longer ones are served with "store": false."""
-    keep_requests: KeptRequests = "none"
+    keep_requests: KeptRequests = "asked"
     """Requests that are kept beside responses (--response-store-bytes, --response-ttl-s), so that
     they can be forked when they are over. asked: those with "store": true; all: each that has
     room."""

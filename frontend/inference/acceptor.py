@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -92,12 +93,13 @@ class Acceptor:
                 self._router.remove(generation)
                 self._admission.give_back(caller, job)
                 return None
+            kept_headers: Mapping[str, str] = {}
             if job.response is not None:
                 requests = [await self._kept(job, requests[0], generation)]
                 if job.response.conversation is not None:
                     await self._keepers.responses.begin(job.response.conversation, requests[0].rid)
             else:
-                requests = await self._keepers.requests.keep(requests, job, caller)
+                requests, kept_headers = await self._keepers.requests.keep(requests, job, caller)
             await self._submitter.submit(
                 requests, lanes, job.pixels, caller.span, needed_level=job.needed_level
             )
@@ -110,9 +112,9 @@ class Acceptor:
             raise
         generation.is_stored = True
         self._admission.note_stored(caller, job)
-        headers = self._admission.headers(caller.tenant)
+        headers = {**self._admission.headers(caller.tenant), **kept_headers}
         if job.fork is not None:
-            headers = {**headers, **job.fork.headers}
+            headers |= job.fork.headers
         return self._answers.open(generation, headers, stream=job.stream)
 
     async def _kept(

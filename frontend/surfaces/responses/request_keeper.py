@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +15,15 @@ from shared.protocol.request import GenerateRequest
 from shared.telemetry.log import get_logger
 
 log = get_logger(__name__)
+
+NOT_KEPT_HEADER = "x-request-not-kept"
+
+
+class KeptOfJob(NamedTuple):
+    """The requests, which name their records where there are any."""
+
+    requests: list[GenerateRequest]
+    headers: Mapping[str, str]  # tell a client that asked why there are none
 
 
 class RequestKeeper:
@@ -27,14 +37,12 @@ class RequestKeeper:
 
     async def keep(
         self, requests: Sequence[GenerateRequest], job: Job, caller: Caller
-    ) -> list[GenerateRequest]:
-        """The requests, which name their records where there are any.
-
-        Raises InvalidRequest, RequestTooLarge or ServiceUnavailable where the client has asked for
-        it and it cannot be done; what it has not asked for is not kept then.
-        """
-        if self._kept == "none" or not (caller.wants_kept or self._kept == "all"):
-            return list(requests)
+    ) -> KeptOfJob:
+        """A request that cannot be kept is served all the same."""
+        if not (caller.wants_kept or self._kept == "all"):
+            return KeptOfJob(list(requests), {})
+        if self._kept == "none":
+            return _not_kept(requests, caller, "the operator has no requests kept")
         kept: list[GenerateRequest] = []
         try:
             self._check(job)
@@ -44,11 +52,9 @@ class RequestKeeper:
             for request in kept:
                 if not request.reply.is_shared:  # else another frontend may have queued it
                     await self._responses.forget(request.rid)
-            if caller.wants_kept:
-                raise
             log.info("request_not_kept", error=exc.message)
-            return list(requests)
-        return kept
+            return _not_kept(requests, caller, exc.message)
+        return KeptOfJob(kept, {})
 
     async def _keep(self, request: GenerateRequest) -> GenerateRequest:
         # Of a fork the log has what it was given.
@@ -66,6 +72,8 @@ class RequestKeeper:
         elif job.sampling.params.beam is not None:
             what = "is a beam search"
         if what is not None:
-            raise InvalidRequest(
-                f"'store' is true, and the request {what}: it cannot be kept", param="store"
-            )
+            raise InvalidRequest(f"the request {what}: it cannot be forked", param="store")
+
+
+def _not_kept(requests: Sequence[GenerateRequest], caller: Caller, why: str) -> KeptOfJob:
+    return KeptOfJob(list(requests), {NOT_KEPT_HEADER: why} if caller.wants_kept else {})

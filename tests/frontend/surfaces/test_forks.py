@@ -151,6 +151,25 @@ async def test_what_is_over_is_forked_where_it_is_kept(stack: Stack) -> None:
         assert (await alice.post(path, json={"at": 1})).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"keep_requests": "none"}, "no requests kept"),
+        ({"max_response_bytes": 10}, "10"),
+    ],
+)
+async def test_what_cannot_be_kept_is_served_and_says_so(
+    stack: Stack, options: dict[str, Any], why: str
+) -> None:
+    running = await stack.start_frontend(**options)
+    async with running.client() as client:
+        answer = await client.post(CHAT, json={**BODY, "store": True})
+        assert answer.status_code == 200, answer.text
+        assert why in answer.headers["x-request-not-kept"]
+        quiet = await client.post(CHAT, json=BODY)
+        assert "x-request-not-kept" not in quiet.headers
+
+
 BAD: list[tuple[dict[str, Any], int, str]] = [
     ({}, 400, "at"),
     ({"at": 1, "text_offset": 1}, 400, "text_offset"),
