@@ -18,6 +18,7 @@ class AnswerRun {
     this.stream = new AnswerStream(api, this);
     this.waiting = new WaitingNote(api, this.answer.model, askOther);
     this.api = api;
+    this.length = [...this.answer.content].length; // in code points
     this.savedAt = 0;
     this.heardAt = performance.now();
     this.isCut = false;
@@ -35,7 +36,8 @@ class AnswerRun {
       } else {
         this.numbers.sent();
         this.save();
-        await stream.start('v1/chat/completions', conversation.bodyOf(conversation.messages.indexOf(answer)), answer.key);
+        const { path, body } = conversation.requestOf(conversation.messages.indexOf(answer));
+        await stream.start(path, body, answer.key);
       }
       this.#end('done');
     } catch (error) {
@@ -88,12 +90,14 @@ class AnswerRun {
 
   onRestart() {
     Object.assign(this.answer, { content: this.answer.continues ?? '', reasoning: '', toolCalls: [], eventId: null });
+    delete this.answer.textStart;
+    this.length = [...this.answer.content].length;
   }
 
   #take({ delta, finish_reason: reason }, eventId) {
     const { answer } = this;
     const reasoning = delta.reasoning_content ?? delta.reasoning ?? '';
-    answer.content += delta.content ?? '';
+    if (delta.content) this.#takeContent(delta.content, eventId);
     answer.reasoning += reasoning;
     for (const call of delta.tool_calls ?? []) this.#takeCall(call);
     if (reason) answer.finishReason = reason;
@@ -102,6 +106,15 @@ class AnswerRun {
       this.waiting.end();
       this.numbers.heard(positionOf(eventId));
     }
+  }
+
+  #takeContent(text, eventId) {
+    const { answer } = this;
+    answer.content += text;
+    this.length += [...text].length;
+    const start = textLengthOf(eventId) - this.length;
+    if (answer.textStart === undefined) answer.textStart = start;
+    else if (answer.textStart !== start) answer.textStart = null;
   }
 
   async #lookForStall() {

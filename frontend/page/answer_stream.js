@@ -143,6 +143,11 @@ function positionOf(eventId) {
   return Number(eventId?.split('.')[1] ?? 0);
 }
 
+/** Code points of the stream's text that it stands for. */
+function textLengthOf(eventId) {
+  return Number(eventId?.split('.')[2] ?? 0);
+}
+
 /** 128 random bits; crypto.randomUUID is not there without TLS. */
 function randomId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));

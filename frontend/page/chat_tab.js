@@ -177,10 +177,17 @@ class ChatTab {
       conversation.add({ ...message, content: text, versions: conversation.fork(index) });
       this.#answer();
     } else if (this.#isIdle()) {
-      conversation.add({ ...message, content: text, versions: conversation.fork(index) });
+      conversation.add({ ...message, content: text, textStart: null, versions: conversation.fork(index) });
       this.book.save(conversation);
       this.#showAll();
     }
+  }
+
+  /** The same answer up to a word, and from there another one. */
+  #fork(index, offset) {
+    if (!this.#isIdle()) return;
+    const { rid, model, textStart } = this.conversation.messages[index];
+    this.#answer({ model, forkOf: { rid, offset: textStart + offset }, versions: this.conversation.fork(index) });
   }
 
   #regenerate(index) {
@@ -210,6 +217,12 @@ class ChatTab {
     this.#answer();
   }
 
+  #showCode(index) {
+    if (!this.#canSend()) return;
+    const { path, body } = this.conversation.requestOf(index);
+    this.code.open(path, body);
+  }
+
   // Showing
 
   #showAll() {
@@ -217,9 +230,10 @@ class ChatTab {
     const actions = {
       edit: (index, text) => this.#edit(index, text),
       regenerate: (index) => this.#regenerate(index),
+      fork: (index, offset) => this.#fork(index, offset),
       showVersion: (index, at) => this.#showVersion(index, at),
       continueAnswer: (index) => this.#continue(index),
-      showCode: (index) => this.#canSend() && this.code.open('v1/chat/completions', conversation.bodyOf(index)),
+      showCode: (index) => this.#showCode(index),
       sendResults: (index, results) => this.#sendResults(index, results),
     };
     this.views = conversation.messages.map((message, index) => new MessageView(message, index, actions));

@@ -39,16 +39,21 @@ function curlOf(url, body, hasKey) {
 // What OpenAI's SDK takes as arguments; everything else goes into extra_body.
 const SDK_ARGUMENTS = new Set(
   ('model messages prompt stream temperature top_p max_tokens seed stop presence_penalty frequency_penalty response_format tools ' +
-    'logprobs echo n reasoning_effort').split(' '),
+    'logprobs echo n reasoning_effort store').split(' '),
 );
+const ONLY_OF_CHATS = new Set(['response_format', 'store']);
 
 function pythonOf(baseUrl, path, body, hasKey) {
+  return path.endsWith('/fork') ? pythonOfFork(baseUrl, path, body, hasKey) : pythonOfCompletion(baseUrl, path, body, hasKey);
+}
+
+function pythonOfCompletion(baseUrl, path, body, hasKey) {
   const isChat = path.endsWith('chat/completions');
   const own = {};
   const lines = [];
   for (const [name, value] of Object.entries(body)) {
     if (name === 'stream_options') continue;
-    const isKnown = SDK_ARGUMENTS.has(name) && (isChat || name !== 'response_format');
+    const isKnown = SDK_ARGUMENTS.has(name) && (isChat || !ONLY_OF_CHATS.has(name));
     if (isKnown) lines.push(`    ${name}=${pythonLiteral(value, 1)},`);
     else own[name] = value;
   }
@@ -57,17 +62,34 @@ function pythonOf(baseUrl, path, body, hasKey) {
   const ending = body.stream
     ? `for chunk in stream:\n    print(${text} or "", end="", flush=True)\n`
     : `print(answer.choices[0].${isChat ? 'message.content' : 'text'})\n`;
-  const key = hasKey ? 'os.environ["API_KEY"]' : '"none"';
   return [
-    ...(hasKey ? ['import os', ''] : []),
-    'from openai import OpenAI',
-    '',
-    `client = OpenAI(base_url=${pythonLiteral(baseUrl)}, api_key=${key})`,
+    ...pythonClient(baseUrl, hasKey, ['from openai import OpenAI']),
     `${body.stream ? 'stream' : 'answer'} = client.${isChat ? 'chat.completions' : 'completions'}.create(`,
     ...lines,
     ')',
     ending,
   ].join('\n');
+}
+
+/** Of a chat; OpenAI's SDK has no method for it. */
+function pythonOfFork(baseUrl, path, body, hasKey) {
+  const imports = ['from openai import OpenAI, Stream', 'from openai.types.chat import ChatCompletionChunk'];
+  return [
+    ...pythonClient(baseUrl, hasKey, imports),
+    'stream = client.post(',
+    `    ${pythonLiteral(path.replace(/^v1/, ''))},`,
+    `    body=${pythonLiteral(body, 1)},`,
+    '    cast_to=ChatCompletionChunk,',
+    '    stream=True,',
+    '    stream_cls=Stream[ChatCompletionChunk],',
+    ')',
+    'for chunk in stream:\n    for choice in chunk.choices:\n        print(choice.delta.content or "", end="", flush=True)\n',
+  ].join('\n');
+}
+
+function pythonClient(baseUrl, hasKey, imports) {
+  const key = hasKey ? 'os.environ["API_KEY"]' : '"none"';
+  return [...(hasKey ? ['import os', ''] : []), ...imports, '', `client = OpenAI(base_url=${pythonLiteral(baseUrl)}, api_key=${key})`];
 }
 
 function pythonLiteral(value, depth = 0) {

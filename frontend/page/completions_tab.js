@@ -17,7 +17,10 @@ class CompletionsTab {
     this.top = byId('completion-top');
     this.output = byId('completion-output');
     this.foot = byId('completion-foot');
-    this.strip = new TokenStrip(byId('completion-tokens'), (index, token) => this.#branch(index, token));
+    this.strip = new TokenStrip(byId('completion-tokens'), {
+      replace: (index, token) => this.#replace(index, token),
+      fork: (index) => this.#fork(index),
+    });
     this.controls = new SamplingControls(byId('completion-settings'), 'completion', { withChat: false, onChange: () => this.#keep() });
     models.attach(byId('completion-model'));
     models.watch((defaults) => this.controls.showDefaults({ ...defaults, max_tokens: DEFAULT_MAX_TOKENS }));
@@ -30,8 +33,8 @@ class CompletionsTab {
   }
 
   show() {
-    const { rid, model } = this.store.read('completion-run', {});
-    if (rid && !this.stream && !this.numbers.sentAt) this.#follow(model, (stream) => stream.resume(rid, null));
+    const run = this.store.read('completion-run', {});
+    if (run.rid && !this.stream && !this.numbers.sentAt) this.#reopen(run);
   }
 
   hide() {}
@@ -57,6 +60,7 @@ class CompletionsTab {
       ...samplingBody(this.controls.values),
       logprobs: Number(this.top.value),
       echo: this.echo.checked,
+      store: true, // where the service keeps requests, so that they can be forked when they are over
       stream: true,
       stream_options: { include_usage: true },
     };
@@ -69,7 +73,7 @@ class CompletionsTab {
   }
 
   /** The text goes on with another token at this place. */
-  #branch(index, token) {
+  #replace(index, token) {
     const before = this.echo.checked ? '' : this.promptSent;
     this.prompt.value = before + this.strip.textBefore(index) + token;
     this.#keep();
@@ -81,17 +85,34 @@ class CompletionsTab {
     this.stream?.stop();
     const body = this.#body();
     this.promptSent = body.prompt;
-    this.#follow(body.model, (stream) => stream.start('v1/completions', body));
+    this.#follow({ model: body.model }, (stream) => stream.start('v1/completions', body));
   }
 
-  async #follow(model, start) {
+  /** A new stream that begins with the tokens before this one. The first one goes on, or is kept. */
+  #fork(index) {
+    const { rid, model } = this.source;
+    const at = index - this.strip.numGiven;
+    const body = { at, stream: true, store: true };
+    this.#follow({ model, forkOf: this.source, at }, (stream) => stream.start(`v1/streams/${rid}/fork`, body));
+  }
+
+  /** A stream that was shown before, from its beginning. */
+  #reopen(run) {
+    this.#follow(run, (stream) => stream.resume(run.rid, null));
+  }
+
+  /** `run`: the model, and of a fork its source and the tokens that it has of that. */
+  async #follow(run, start) {
+    const { model } = run;
     const answer = { numbers: (this.numbers = {}), finishReason: null, rid: null };
+    this.source = run;
     const numbers = new AnswerNumbers(answer.numbers);
     const waiting = new WaitingNote(this.api, model);
     const stream = (this.stream = new AnswerStream(this.api, {
       onAccepted: (rid) => {
         answer.rid = rid;
-        this.store.write('completion-run', { rid, model });
+        this.source = { ...run, rid };
+        this.store.write('completion-run', this.source);
         waiting.accepted();
       },
       onEvent: (chunk, eventId) => this.stream === stream && this.#take(chunk, eventId, answer, numbers, waiting),
@@ -130,6 +151,7 @@ class CompletionsTab {
     if (choice.logprobs) {
       waiting.end();
       numbers.heard(positionOf(eventId));
+      this.strip.numGiven = this.strip.tokens.length - positionOf(eventId);
     }
     if (choice.finish_reason) answer.finishReason = choice.finish_reason;
   }
@@ -138,7 +160,14 @@ class CompletionsTab {
     if (answer.error && !answer.rid) this.store.remove('completion-run');
     const error = answer.error && el('p', { class: 'notice is-bad', role: 'alert' }, answer.error);
     const isGone = answer.error && !this.strip.tokens.length && answer.numbers.numResumes === undefined;
-    this.foot.replaceChildren(...(isGone ? [error] : [error, answerNumbersElement(answer)]).filter(Boolean));
+    this.foot.replaceChildren(...[error, isGone ? null : answerNumbersElement(answer), this.#sourceElement()].filter(Boolean));
+  }
+
+  #sourceElement() {
+    const { forkOf, at } = this.source;
+    if (!forkOf) return null;
+    const label = `Forked behind ${at === 1 ? 'a token' : `${at} tokens`} of ${forkOf.rid.slice(0, 8)}: back to it`;
+    return el('button', { type: 'button', class: 'chip is-button', onclick: () => this.#reopen(forkOf) }, label);
   }
 
   #showBusy(isBusy) {

@@ -4,7 +4,8 @@
 // Messages: {role: 'user', content, pictures}, {role: 'tool', callId, content}, and answers: {role: 'assistant',
 // content, reasoning, toolCalls, state: 'running' | 'done' | 'stopped' | 'failed', ...}. An answer that
 // runs has `key` (its idempotency key), and once it was accepted `rid` and `eventId`, which says how
-// much of it has come: it is written together with the text.
+// much of it has come: it is written together with the text. `textStart`: where in the text of its stream
+// `content` begins, in code points; null: in no one place. `forkOf`: the stream that it is a fork of, and where.
 //
 // A message that was edited or made again has `versions`: {at, tails}. Each tail is the messages from
 // this one to the end, as they were with another version of it; that at `at` is null: it is the one seen.
@@ -95,8 +96,15 @@ class Conversation {
     versions.tails[versions.at] = this.messages.splice(index);
   }
 
-  /** The body of the request that the answer at `index` comes from. */
-  bodyOf(index) {
+  /** The request that the answer at `index` comes from: `path` and `body`. */
+  requestOf(index) {
+    const { forkOf } = this.messages[index];
+    if (!forkOf) return { path: 'v1/chat/completions', body: this.#bodyOf(index) };
+    const { rid, offset } = forkOf;
+    return { path: `v1/streams/${encodeURIComponent(rid)}/fork`, body: { text_offset: offset, stream: true, store: true } };
+  }
+
+  #bodyOf(index) {
     const answer = this.messages[index];
     const messages = this.messages.slice(0, index).map(wireMessage);
     const system = this.settings.system?.trim();
@@ -106,7 +114,8 @@ class Conversation {
       messages.push({ role: 'assistant', content: answer.continues });
       Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
     }
-    return { ...body, stream: true, stream_options: { include_usage: true } };
+    // What is kept can be forked when it is over, where the service keeps requests.
+    return { ...body, store: true, stream: true, stream_options: { include_usage: true } };
   }
 }
 

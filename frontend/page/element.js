@@ -35,3 +35,16 @@ function fill(element, properties, children) {
 function byId(id) {
   return document.getElementById(id);
 }
+
+/** Arrow keys go along a row of elements of which Tab reaches one at a time. Returns whether the key was one. */
+function moveAlong(event, elements) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return false;
+  const next = elements[Array.prototype.indexOf.call(elements, event.target) + step];
+  if (next) {
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+  return true;
+}

@@ -2,8 +2,8 @@
 // One message of a conversation as it is seen, and what can be done with it.
 
 class MessageView {
-  /** `actions`: edit(index, text), regenerate(index), continueAnswer(index), showVersion(index, at), showCode(index),
-   * sendResults(index, results).
+  /** `actions`: edit(index, text), regenerate(index), continueAnswer(index), fork(index, offset), showVersion(index, at),
+   * showCode(index), sendResults(index, results).
    */
   constructor(message, index, actions) {
     this.message = message;
@@ -90,6 +90,7 @@ class MessageView {
       copyButton(() => message.content, { isIcon: true }),
       iconButton('again', 'Regenerate', () => actions.regenerate(index)),
       isLast && isPlain && iconButton('continue', 'Continue', () => actions.continueAnswer(index)),
+      isPlain && canFork(message) && iconButton('fork', 'Fork at a word', () => this.#chooseWord()),
       isPlain && iconButton('edit', 'Edit', () => this.edit()),
       iconButton('code', 'Copy as curl or Python', () => actions.showCode(index)),
     );
@@ -133,6 +134,22 @@ class MessageView {
     area.focus();
   }
 
+  /** Puts the text as it was written in place of the one that is shown. */
+  #chooseWord() {
+    const leave = () => {
+      picker.element.remove();
+      this.element.classList.remove('is-edited');
+    };
+    const choose = (offset) => {
+      leave();
+      this.actions.fork(this.index, offset);
+    };
+    const picker = new WordPicker(this.message.content, 'Choose a word: from there the answer is written anew. This one is kept.', { choose, leave });
+    this.element.classList.add('is-edited');
+    this.element.append(picker.element);
+    picker.focus();
+  }
+
   #resultForm() {
     const calls = this.message.toolCalls;
     const areas = calls.map((call) => el('textarea', { rows: 2, class: 'mono', placeholder: `what ${call.name} answered`, 'aria-label': `Result of ${call.name}` }));
@@ -143,6 +160,11 @@ class MessageView {
     });
     return form;
   }
+}
+
+/** Whether its text is one piece of its stream's. */
+function canFork({ rid, textStart, continues }) {
+  return rid && Number.isInteger(textStart) && !continues;
 }
 
 const SPEAKERS = { user: 'You', assistant: 'Answer', tool: 'Result of a tool' };

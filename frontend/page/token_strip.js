@@ -5,10 +5,13 @@
 const SURPRISES = [0.9, 0.6, 0.3, 0.1, 0.02];
 
 class TokenStrip {
-  /** `onBranch(index, token)`: the user wants `token` in place of the one at `index`. */
-  constructor(root, onBranch) {
+  /** `replace(index, token)`: the user wants `token` in place of the one at `index`; `fork(index)`: whatever comes there
+   * with another seed.
+   */
+  constructor(root, { replace, fork }) {
     this.root = root;
-    this.onBranch = onBranch;
+    this.replace = replace;
+    this.fork = fork;
     this.card = byId('token-card');
     this.clear();
     root.addEventListener('pointerover', (event) => this.#look(event.target));
@@ -28,6 +31,7 @@ class TokenStrip {
 
   clear() {
     this.tokens = [];
+    this.numGiven = 0; // of the prompt, where it is echoed: nobody drew them
     this.text = ''; // of the prompt, where it is echoed, and the output
     this.root.replaceChildren();
     this.#close();
@@ -81,12 +85,17 @@ class TokenStrip {
       const button = el('button', { type: 'button', disabled: isPiece(other), 'aria-current': other === text ? 'true' : null }, el('code', {}, visible(other)), meter, el('span', {}, percent(its)));
       button.addEventListener('click', () => {
         this.#close();
-        this.onBranch(index, other);
+        this.replace(index, other);
       });
       return el('li', {}, button);
     });
     const hint = el('p', { class: 'token-card-hint' }, 'Choose one, and the text continues from there.');
-    this.card.replaceChildren(head, el('ul', {}, rows), ...(rows.length ? [hint] : []));
+    const fork = el('button', { type: 'button', class: 'token-card-fork' }, icon('fork'), 'Fork here, with another seed');
+    fork.addEventListener('click', () => {
+      this.#close();
+      this.fork(index);
+    });
+    this.card.replaceChildren(head, el('ul', {}, rows), ...(rows.length ? [hint] : []), ...(index < this.numGiven ? [] : [fork]));
     this.card.hidden = false;
   }
 
@@ -112,14 +121,8 @@ class TokenStrip {
   }
 
   #onKey(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const spans = this.root.children;
-    if (step) {
-      const next = spans[Number(event.target.dataset.index) + step];
-      if (!next) return;
-      event.target.tabIndex = -1;
-      next.tabIndex = 0;
-      next.focus();
+    if (moveAlong(event, this.root.children)) {
+      // and that is all
     } else if (['Enter', ' ', 'ArrowDown'].includes(event.key)) {
       this.card.querySelector('button')?.focus();
     } else if (event.key === 'Escape' && !this.card.hidden) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import re
@@ -222,6 +223,39 @@ def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(
     code = page.inner_text("#code-text")
     assert KEY not in code
     compile(code, "the copied code", "exec")
+
+
+def test_an_answer_is_forked_at_a_word(
+    page: Page, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(page, STORY)
+    wait_answer(page)
+    source = kept(page)[-1]
+    page.get_by_label("Fork at a word").click()
+    words = page.locator(".word-picker .word")
+    expect(words.first).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(words.nth(1)).to_be_focused()
+    word = words.nth(3)
+    begins = " ".join(source["content"].split()[:3])
+    assert word.inner_text() == source["content"].split()[3]
+    word.click()
+    wait_answer(page)
+    fork = kept(page)[-1]
+    assert fork["rid"] != source["rid"]
+    assert fork["content"].startswith(begins)
+    assert whole(api, fork["rid"]) == fork["content"]
+    expect(page.locator(".versions")).to_have_text("2/2")
+    page.locator(".message:last-child").get_by_label("Copy as curl or Python").click()
+    page.click("#code-python")
+    monkeypatch.setenv("API_KEY", KEY)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(page.inner_text("#code-text"), {})
+    assert printed.getvalue().startswith(begins)
+    page.click("#code-close")
+    page.get_by_label("Previous version").click()
+    expect(page.locator(".message:last-child .numbers")).to_contain_text(source["rid"][:8])
 
 
 PASTE = """async () => {

@@ -72,3 +72,31 @@ def test_tokens_are_read_by_the_keyboard_and_the_prompt_too(page: Page) -> None:
     page.reload()
     expect(page.locator("#completion-foot")).to_contain_text("resumed")
     assert page.locator(TOKENS).all_text_contents() == texts
+
+
+@pytest.mark.parametrize("is_echoed", [False, True])
+def test_a_text_is_forked_at_a_token(page: Page, is_echoed: bool) -> None:
+    page.fill("#completion-prompt", "Once upon a time")
+    page.fill("#completion-temperature", "1")
+    page.set_checked("#completion-echo", is_echoed)
+    complete(page)
+    tokens = page.locator(TOKENS)
+    texts = tokens.all_text_contents()
+    card = page.locator("#token-card")
+    if is_echoed:
+        tokens.nth(1).focus()
+        expect(card).to_be_visible()
+        expect(card.locator(".token-card-fork")).to_have_count(0)  # of the prompt
+    place = len(texts) - 4
+    source = page.locator("#completion-foot .chip.is-button").inner_text()
+    tokens.nth(place).focus()
+    with page.expect_request("**/fork") as sent:
+        card.locator(".token-card-fork").click()
+    assert sent.value.post_data_json == {"at": 8, "stream": True, "store": True}
+    back = page.locator("#completion-foot button", has_text="Forked behind 8 tokens")
+    expect(back).to_be_visible(timeout=WAIT_MS)
+    assert tokens.all_text_contents()[:place] == texts[:place]
+    page.reload()
+    back.click()
+    expect(page.locator("#completion-foot .chip.is-button")).to_have_text(source)
+    expect(tokens).to_have_text(texts, use_inner_text=False)
