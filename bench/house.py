@@ -23,6 +23,23 @@ ROLES = ("jetflock", "deploy", "frontend", "worker", "detok", "shared")
 SPINE = ("Worker", "Engine", "DecoderModel", "Detokenizer", "Inference")
 SMALL_LINES = 60
 LONE_LINES = 120
+# Who alone imports a file registers it as an implementation of a seam; commands are found by name.
+REGISTRIES = frozenset(
+    {
+        "frontend.assembly.route_tables",
+        "frontend.parsers.tool_parsers",
+        "frontend.surfaces.event_feed",
+        "shared.checkpoint.formats.quantization_files",
+        "shared.checkpoint.vision.vision_families",
+        "worker.engine.formats.weight_loading",
+        "worker.engine.models.recurrent.recurrent_mixer",
+        "worker.engine.models.registry",
+        "worker.engine.models.vision.tower",
+        "worker.engine.sampling.row_params",
+        "worker.engine.speculation.drafters",
+    }
+)
+COMMANDS = "jetflock.commands."
 MAX_PARAMETERS = 8
 GENERATED_PAGES = ("api.md", "all-metrics.md", "peer-flags.md", "structures.md")
 Graph = Mapping[str, set[str]]
@@ -98,9 +115,10 @@ def closure(starts: Iterable[str], graph: Graph) -> set[str]:
 
 
 def lone_files(files: Mapping[str, Source], graph: Graph) -> Mapping[str, list[str]]:
-    """The files under 120 lines that at most one other imports, with their importers.
+    """The files under 120 lines that at most one other imports, with their importers, but for
+    implementations of seams.
 
-    Each of them should be part of that importer or of a sibling, or implement a seam.
+    Each of them should be part of that importer or of a sibling, if it is no noun of its own.
     """
     importers: dict[str, list[str]] = {name: [] for name in files}
     for name, targets in graph.items():
@@ -109,7 +127,11 @@ def lone_files(files: Mapping[str, Source], graph: Graph) -> Mapping[str, list[s
     return {
         name: found
         for name, found in importers.items()
-        if len(found) <= 1 and files[name].num_lines < LONE_LINES and not name.endswith(".__main__")
+        if len(found) <= 1
+        and files[name].num_lines < LONE_LINES
+        and not name.endswith(".__main__")
+        and not REGISTRIES.intersection(found)
+        and not (name.startswith(COMMANDS) and not found)
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
-from deploy.demo_model.chat_topics import names, other_scripts, small_talk
+from deploy.demo_model.chat_topics import names, other_scripts, small_talk, unknown
 from deploy.demo_model.conversation import Exchange, Topic, Turn
 from deploy.demo_model.fact_topics import animals, calendar, capitals, colours
 from deploy.demo_model.lexicon import CATEGORIES
@@ -14,7 +14,6 @@ from deploy.demo_model.stories import Hero, tell_story
 from deploy.demo_model.story_topics import after_story, long_stories, rhymes, short_stories
 from deploy.demo_model.story_words import NAMES
 from deploy.demo_model.texts import phrases
-from deploy.demo_model.unknown_topics import unknown
 from deploy.demo_model.word_topics import echo, long_echo, opposites, spelling
 
 # How often a topic is drawn, in parts of the whole.

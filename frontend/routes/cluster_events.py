@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from frontend.cluster.merge_patch import merge_patch
 from frontend.http.error_response import EVENT_STREAM_HEADERS
 from frontend.text.event_writer import encode_json
 from shared.errors import AuthenticationFailed, RequestError
@@ -17,6 +16,22 @@ from shared.event_wait import wait_event
 _INTERVAL_S = 1.0
 
 Look = Callable[[], Awaitable[dict[str, Any]]]
+
+
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Applied to `before` it makes `after`: null removes, objects merge, all else replaces.
+
+    No member of `after` may be null: a patch could not say so.
+    """
+    patch: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            if inner := merge_patch(old, value):
+                patch[name] = inner
+        elif name not in before or old != value:
+            patch[name] = value
+    return patch
 
 
 class ClusterEvents:

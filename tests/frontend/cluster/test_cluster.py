@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from frontend.cluster.cluster_answer import ClusterHistoryView, ClusterView
-from frontend.cluster.merge_patch import merge_patch
 from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.cluster.request_paths import Left
+from frontend.routes.cluster_events import merge_patch
 from shared.liveness.pool_events import PoolEvents
 from shared.protocol.codec import encode
 from shared.protocol.log_records import Claim, Release

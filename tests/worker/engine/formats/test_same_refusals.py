@@ -11,8 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shared.checkpoint.formats.decoder_shapes import decoder_shapes
-from shared.checkpoint.formats.served_weights import check_served_weights
+from shared.checkpoint.formats.served_weights import check_served_weights, decoder_shapes
 from shared.errors import ConfigError
 from tests.worker.engine.formats.quantized_copies import (
     change_config,

@@ -9,9 +9,9 @@ from worker.engine.loop.step_budget import (
     ITL_IN_DECODE_STEPS,
     MIN_TOKENS,
     StepBudget,
+    StepCosts,
     StepTargets,
 )
-from worker.engine.loop.step_costs import StepCosts
 from worker.engine.request.schedule_batch import StepSize
 
 DECODE_S = 0.02

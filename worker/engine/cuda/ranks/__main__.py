@@ -16,19 +16,74 @@ from shared.telemetry.log import setup_logging
 from worker.engine.cuda.attention.attention_choice import choose_attention
 from worker.engine.cuda.gpu_loading import load_gpu_model
 from worker.engine.cuda.gpu_model import GpuModel
-from worker.engine.cuda.ranks.follower import Follower
+from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.tensor_parallel.followers import CANNOT_LOAD
 from worker.engine.cuda.tensor_parallel.rank_config import rank_device
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
-from worker.engine.cuda.tensor_parallel.rank_orders import OrderInbox
+from worker.engine.cuda.tensor_parallel.rank_orders import (
+    KeepTokens,
+    OrderInbox,
+    RankOrder,
+    RunHead,
+    RunStep,
+)
 from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.cuda.trials.kernel_trials import kernel_trials
+from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_setup import DTYPES, ModelSetup
 from worker.engine.models.registry import read_model_config
 from worker.engine.process import die_with_parent, leave
 from worker.engine.request.step_limits import StepLimits
+from worker.engine.request.token_ranges import Ints
 from worker.engine_link.engine_config import EngineConfig
+
+
+class Follower:
+    """Takes orders until rank 0 is gone, with which its process ends."""
+
+    def __init__(
+        self,
+        device: GpuDevice,
+        runner: RankRunner,
+        inbox: OrderInbox,
+        hidden_size: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self._device = device
+        self._runner = runner
+        self._inbox = inbox
+        self._hidden_size = hidden_size
+        self._dtype = dtype
+
+    def run(self) -> None:
+        while True:
+            self._follow(self._inbox.get())
+
+    def _follow(self, order: RankOrder) -> None:
+        @torch.inference_mode()
+        def work() -> None:
+            match order:
+                case RunStep():
+                    self._run_step(order)
+                case RunHead(num_rows=num_rows):
+                    self._runner.head(self._empty(num_rows, self._hidden_size, dtype=self._dtype))
+                case KeepTokens(sample_rows=sample_rows):
+                    self._keep(sample_rows)
+
+        self._device.enqueue(work)
+
+    def _run_step(self, step: RunStep) -> None:
+        self._runner.compute(step)
+        if step.plan.num_samples and not step.chooses_late:
+            self._keep(step.plan.sample_rows)
+
+    def _keep(self, sample_rows: Ints) -> None:
+        self._runner.keep(self._empty(len(sample_rows), dtype=torch.int64), sample_rows)
+
+    def _empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """To be filled with what rank 0 shares."""
+        return torch.empty(shape, dtype=dtype, device=self._device.torch_device)
 
 
 def main(argv: list[str]) -> int:
