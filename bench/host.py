@@ -26,7 +26,8 @@ from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import ModelRunner
-from worker.engine.layers.kv_group import KVGroup
+from worker.engine.layers.attention_backend import AttentionLayer
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
@@ -83,7 +84,8 @@ class StepTimes:
 
 
 def make_instant_cpu(ledger: KVLedger) -> BatchRunner:
-    pool = KVCachePool(KVGroup((0,), 1, 1, torch.float32, PAGE_SIZE), ledger.num_pages)
+    layout = KVLayout.of([AttentionLayer(1, 1, 1, 1.0)], torch.float32, PAGE_SIZE)
+    pool = KVCachePool(layout, ledger.num_pages)
     runner = ModelRunner(InstantForward(), pool, ledger.req_to_token, VOCAB_SIZE)
     runner._sampler = InstantSampler()  # type: ignore[assignment]
     return runner

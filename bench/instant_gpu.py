@@ -22,7 +22,7 @@ from worker.engine.cuda.steps.step_graphs import StepGraphs
 from worker.engine.device.gpu_device import Work
 from worker.engine.device.host_device import HostDevice
 from worker.engine.layers.attention_backend import AttentionLayer
-from worker.engine.layers.kv_group import KVGroup
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.sampling.sampling_batch import StepSampling
@@ -98,7 +98,8 @@ def make_instant_gpu(ledger: KVLedger, vocab_size: int) -> GpuRunner:
     page_table.follow(rows)
     forward = GpuForward(InstantModel(), InstantAttention(), page_size)  # type: ignore[arg-type]
     inputs = StepInputs(page_table, torch.zeros(num_rows + 1, dtype=torch.int64), page_size)
-    pool = GpuKVPool(KVGroup((0,), 1, 1, torch.float32, page_size), 1, device.torch_device)
+    layout = KVLayout.of([AttentionLayer(1, 1, 1, 1.0)], torch.float32, page_size)
+    pool = GpuKVPool(layout, 1, device.torch_device)
     state = GpuState(pool, inputs, forward, forward)
     shapes = [StepShape.of_decode(num_rows)]
     return GpuRunner(

@@ -73,17 +73,18 @@ class LongContext:
 
 @torch.inference_mode()
 def fill_with_noise(pool: KVCachePool) -> None:
-    group = pool.group
-    for layer_id in group.layer_ids:
+    layout = pool.layout
+    for layer_id, place in layout.places.items():
+        num_codes = layout.page_size * layout.groups[place.group].head_dim
         for part in pool.keys_and_values(layer_id):
-            if group.dtype != torch.int8:
+            if layout.dtype != torch.int8:
                 part.normal_()
                 continue
             pages = part.flatten(2)  # of each head: its codes, then its scales
             pages.random_(-127, 128)
-            scales = pages[..., group.page_size * group.head_dim :].contiguous()
+            scales = pages[..., num_codes:].contiguous()
             scales.view(torch.float32).fill_(SCALE)
-            pages[..., group.page_size * group.head_dim :] = scales
+            pages[..., num_codes:] = scales
 
 
 def main(
@@ -105,7 +106,7 @@ def main(
             for name, context in contexts.items():
                 steps_s[name].append(context.step_s())
         for name, context in contexts.items():
-            mib = context.pool.group.bytes_per_token * num_tokens / (1 << 20)
+            mib = context.pool.layout.bytes_per_token * num_tokens / (1 << 20)
             step_ms = 1e3 * statistics.median(steps_s[name])
             print(f"{name:5} {num_tokens} tokens take {mib:.0f} MiB, a step {step_ms:.1f} ms")
 

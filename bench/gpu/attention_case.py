@@ -16,7 +16,7 @@ from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_backend import AttentionLayer
-from worker.engine.layers.kv_group import one_kv_group
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.request.step_limits import StepLimits
 
 
@@ -24,7 +24,8 @@ from worker.engine.request.step_limits import StepLimits
 class AttentionCase:
     """One step; those that decode come first."""
 
-    layers: Sequence[AttentionLayer]  # all alike, each with keys and values of its own
+    layer: AttentionLayer
+    num_layers: int  # that are like it, each with keys and values of its own
     pool: GpuKVPool
     rows: StepRows
     batch: GpuBatch
@@ -46,8 +47,8 @@ class AttentionCase:
         in_graph: bool = False,
     ) -> Self:
         num_pages = [-(-seq_len // page_size) for seq_len in seq_lens]
-        group = one_kv_group([layer] * num_layers, dtype, page_size)
-        pool = GpuKVPool(group, sum(num_pages), device)
+        layout = KVLayout.of([layer] * num_layers, dtype, page_size)
+        pool = GpuKVPool(layout, sum(num_pages), device)
         for layer_id in range(num_layers):
             for data in pool.keys_and_values(layer_id):
                 data.normal_()
@@ -70,7 +71,11 @@ class AttentionCase:
             return torch.empty(shape, dtype=dtype, device=device).normal_()
 
         q, k, v = noise(layer.num_heads), noise(layer.num_kv_heads), noise(layer.num_kv_heads)
-        return cls([layer] * num_layers, pool, rows, batch, q, k, v)
+        return cls(layer, num_layers, pool, rows, batch, q, k, v)
+
+    @property
+    def layers(self) -> Sequence[AttentionLayer]:
+        return [self.layer] * self.num_layers
 
     def attention(self, name: str, device: GpuDevice) -> GpuAttention:
         """By a backend of this name."""
@@ -92,7 +97,7 @@ class AttentionCase:
 
     def attended(self) -> torch.Tensor:
         """The same in float32 and in plain torch, of what is in the pool behind `run`."""
-        layer, page_size = self.layers[0], self.pool.page_size
+        layer, page_size = self.layer, self.pool.page_size
         group = layer.num_heads // layer.num_kv_heads
         outputs = []
         seq_lens, query_lens = self.rows.seq_lens.tolist(), self.rows.query_lens.tolist()
@@ -112,8 +117,8 @@ class AttentionCase:
     @property
     def num_bytes(self) -> int:
         """Of keys and values that decode steps of all layers read."""
-        layer = self.layers[0]
-        values = 2 * len(self.layers) * layer.num_kv_heads * layer.head_dim
+        layer = self.layer
+        values = 2 * self.num_layers * layer.num_kv_heads * layer.head_dim
         return int(self.rows.seq_lens.sum()) * values * self.k.itemsize
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -18,6 +19,13 @@ ROW_STEP = 4  # of a matrix; else float32 may take another kernel, which rounds 
 MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on the number
 
 
+class _Reach(NamedTuple):
+    """Which of the tokens before it one sees: as an `AttentionLayer` has it."""
+
+    window: int | None
+    chunk: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Requests, or a piece of one, whose attention is two batched matrix products.
@@ -28,9 +36,10 @@ class _Group:
 
     tokens: torch.Tensor  # [num_reqs * num_queries] int64, into the step's tokens
     num_reqs: int
-    kv_idx: torch.Tensor  # [num_matrices * num_pages] int64: page and head, of the pool
-    # By window, [num_reqs, 1, num_queries, 1, kv_len]: 0, or -inf for what the query cannot see.
-    biases: dict[int | None, torch.Tensor]
+    # By num_kv_heads, [num_matrices * num_pages] int64: page and head, of the pool.
+    kv_idx: dict[int, torch.Tensor]
+    # [num_reqs, 1, num_queries, 1, kv_len]: 0, or -inf for what the query cannot see.
+    biases: dict[_Reach, torch.Tensor]
 
 
 class TorchAttentionBackend:
@@ -45,39 +54,42 @@ class TorchAttentionBackend:
     def __init__(self, pool: KVCachePool, layers: Sequence[AttentionLayer]) -> None:
         self._pool = pool
         self._layers = layers
-        self._windows = {layer.window for layer in layers}
-        self._num_kv_heads = pool.group.num_kv_heads
-        self._head_dim = pool.group.head_dim
+        self._reaches = {_Reach(layer.window, layer.chunk) for layer in layers}
+        self._nums_kv_heads = {layer.num_kv_heads for layer in layers}
         self._groups: list[_Group] = []
         self._is_one_group = False
-        self._write_idx = torch.empty(0, dtype=torch.int64)  # [num_tokens * num_kv_heads]
+        # By num_kv_heads, [num_tokens * num_kv_heads] int64: token and head, of the pool.
+        self._write_idx: dict[int, torch.Tensor] = {}
 
     def plan(self, batch: ForwardBatch) -> None:
         """Once a step, before the first layer."""
-        heads = torch.arange(self._num_kv_heads)
         page_size = self._pool.page_size
         page, offset = batch.out_loc // page_size, batch.out_loc % page_size
-        head_start = (page[:, None] * self._num_kv_heads + heads) * page_size
-        self._write_idx = (head_start + offset[:, None]).view(-1)
+        self._write_idx = {
+            num_heads: (_head_pages(page, num_heads) * page_size + offset[:, None]).view(-1)
+            for num_heads in self._nums_kv_heads
+        }
         self._groups = [*self._short_groups(batch), *self._extend_groups(batch)]
         self._is_one_group = len(self._groups) == 1  # then it has all tokens, in their order
 
     def forward(
         self,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         layer_id: int,
     ) -> torch.Tensor:
-        """Writes `k` and `v`; the result is [num_tokens, num_heads * head_dim], or of v's size."""
+        """Writes `k` and `v`, if there are any; gives what a layer's backend gives."""
         layer = self._layers[layer_id]
         kept = self._pool.vectors(layer_id)
+        write_idx = self._write_idx[layer.num_kv_heads]
         for pages, new in zip(kept, (k, v), strict=False):  # of a latent, v is a part of k
-            pages.view(-1, self._head_dim).index_copy_(0, self._write_idx, new.flatten(0, 1))
+            if new is not None:
+                pages.view(-1, layer.head_dim).index_copy_(0, write_idx, new.flatten(0, 1))
         q = q * layer.scale
         if self._is_one_group:
             return self._attend(layer, q, kept, self._groups[0]).flatten(1)
-        output = q.new_empty(*q.shape[:2], v.shape[-1])
+        output = q.new_empty(*q.shape[:2], layer.latent_dim or layer.head_dim)
         for group in self._groups:
             output[group.tokens] = self._attend(layer, q[group.tokens], kept, group)
         return output.flatten(1)
@@ -90,31 +102,30 @@ class TorchAttentionBackend:
         group: _Group,
     ) -> torch.Tensor:
         num_reqs, num_queries = group.num_reqs, len(q) // group.num_reqs
-        num_kv_heads = self._num_kv_heads
+        num_kv_heads, head_dim = layer.num_kv_heads, layer.head_dim
         num_shared = layer.num_heads // num_kv_heads  # query heads of one KV head
         num_rows = num_queries * num_shared
-        by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, self._head_dim)
-        rows = by_query.transpose(1, 2).reshape(-1, num_rows, self._head_dim)
+        by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, head_dim)
+        rows = by_query.transpose(1, 2).reshape(-1, num_rows, head_dim)
         if num_rows % ROW_STEP:
             rows = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % ROW_STEP))
-        keys = self._gather(kept[0], group)
-        values = keys[..., : layer.latent_dim] if len(kept) == 1 else self._gather(kept[1], group)
+        keys, *others = (self._gather(layer, pages, group) for pages in kept)
+        values = others[0] if others else keys[..., : layer.latent_dim]
         scores = rows @ keys.transpose(1, 2)  # [num_matrices, rows, kv_len]
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         if layer.soft_cap is not None:
             real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
-        real_scores += group.biases[layer.window]
+        real_scores += group.biases[_Reach(layer.window, layer.chunk)]
         weights = _softmax(layer, scores, num_rows).to(q.dtype)
         rows = _weighted_sum(weights, values)[:, :num_rows]
         by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         return by_head.transpose(1, 2).reshape(*q.shape[:2], -1)
 
-    def _gather(self, pages: torch.Tensor, group: _Group) -> torch.Tensor:
+    def _gather(self, layer: AttentionLayer, pages: torch.Tensor, group: _Group) -> torch.Tensor:
         """[num_matrices, kv_len, head_dim]."""
-        flat = pages.view(-1, self._pool.page_size * self._head_dim)
-        gathered = flat.index_select(0, group.kv_idx)
-        num_matrices = group.num_reqs * self._num_kv_heads
-        return gathered.view(num_matrices, -1, self._head_dim)
+        flat = pages.view(-1, self._pool.page_size * layer.head_dim)
+        gathered = flat.index_select(0, group.kv_idx[layer.num_kv_heads])
+        return gathered.view(group.num_reqs * layer.num_kv_heads, -1, layer.head_dim)
 
     def _short_groups(self, batch: ForwardBatch) -> list[_Group]:
         """Rows of a few tokens, with rows of as many and about as long: little is padded."""
@@ -165,21 +176,27 @@ class TorchAttentionBackend:
     ) -> _Group:
         """`page_table` [num_reqs, num_pages], `positions` [num_reqs, num_queries] of the tokens."""
         num_reqs, num_pages = page_table.shape
-        heads = torch.arange(self._num_kv_heads).view(1, -1, 1)
-        kv_idx = page_table.unsqueeze(1) * self._num_kv_heads + heads
+        kv_idx = {
+            num_heads: _head_pages(page_table, num_heads).transpose(1, 2).reshape(-1)
+            for num_heads in self._nums_kv_heads
+        }
         kv_positions = torch.arange(num_pages * self._pool.page_size)
-        distance = positions.unsqueeze(-1) - kv_positions  # [num_reqs, num_queries, kv_len]
-        is_later = distance < 0
+        positions = positions.unsqueeze(-1)
+        is_later = kv_positions > positions  # [num_reqs, num_queries, kv_len]
         if batch.reach is not None:
-            is_later = kv_positions > batch.reach[tokens].view(*positions.shape, 1)
-        biases = {window: self._bias(distance, is_later, window) for window in self._windows}
-        return _Group(tokens, num_reqs, kv_idx.reshape(-1), biases)
+            is_later = kv_positions > batch.reach[tokens].view(positions.shape)
+        biases = {}
+        for each in self._reaches:
+            is_hidden = is_later
+            if each.window is not None:
+                is_hidden = is_hidden | (positions - kv_positions >= each.window)
+            if each.chunk is not None:
+                is_hidden = is_hidden | (kv_positions < positions // each.chunk * each.chunk)
+            biases[each] = self._bias(is_hidden)
+        return _Group(tokens, num_reqs, kv_idx, biases)
 
-    def _bias(
-        self, distance: torch.Tensor, is_later: torch.Tensor, window: int | None
-    ) -> torch.Tensor:
-        is_hidden = is_later if window is None else is_later | (distance >= window)
-        bias = torch.zeros(distance.shape, dtype=self._pool.group.dtype)
+    def _bias(self, is_hidden: torch.Tensor) -> torch.Tensor:
+        bias = torch.zeros(is_hidden.shape, dtype=self._pool.layout.dtype)
         return bias.masked_fill_(is_hidden, -torch.inf)[:, None, :, None]
 
     def _num_pages(self, num_tokens: int) -> int:
@@ -208,6 +225,11 @@ def _weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         slab = slice(start, start + MAX_SUMMANDS)
         total.baddbmm_(weights[:, :, slab], values[:, slab])
     return total
+
+
+def _head_pages(pages: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """Of page numbers those of their heads, in a last dimension."""
+    return pages.unsqueeze(-1) * num_kv_heads + torch.arange(num_kv_heads)
 
 
 def _starts(lens: list[int]) -> list[int]:

@@ -31,7 +31,7 @@ from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.device.gpu_memory import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
-from worker.engine.layers.kv_group import one_kv_group
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraWeights
 from worker.engine.models.model import Model
 from worker.engine.models.model_setup import ModelSetup
@@ -64,7 +64,7 @@ class GpuModel:
         self._setup = setup
         self._layers = model.attention_layers
         kv_dtype = choose_kv_dtype(config.kv_dtype, setup.dtype)
-        self._kv_group = one_kv_group(self._layers, kv_dtype, config.page_size)
+        self._kv_layout = KVLayout.of(self._layers, kv_dtype, config.page_size)
         self._attention = attention
         self._image_encoder = image_encoder
         weight_bytes = device.held_bytes()
@@ -138,7 +138,7 @@ class GpuModel:
         """Pool and buffers for so many pages, of which a row has at most `max_pages`."""
         config, layers, device = self._config, self._layers, self._device
         max_running, page_size = self._step.max_running, config.page_size
-        pool = GpuKVPool(self._kv_group, num_pages, device.torch_device)
+        pool = GpuKVPool(self._kv_layout, num_pages, device.torch_device)
         table = DevicePageTable(max_running, max_pages, num_pages, device.torch_device)
         last_token_ids = torch.zeros(max_running + 1, dtype=torch.int64, device=device.torch_device)
         return GpuState(
@@ -177,7 +177,7 @@ class GpuModel:
 
     def _num_pages(self, step_bytes: int, graph_bytes: int) -> int:
         config = self._config
-        page_bytes = config.page_size * self._kv_group.bytes_per_token
+        page_bytes = config.page_size * self._kv_layout.bytes_per_token
         if config.num_kv_tokens is not None:
             num_pages = config.num_kv_tokens // config.page_size
         elif config.kv_memory_bytes is not None:

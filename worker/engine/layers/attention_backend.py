@@ -24,6 +24,8 @@ class AttentionLayer:
     soft_cap: float | None = None  # a score becomes soft_cap * tanh(score / soft_cap)
     sinks: torch.Tensor | None = None  # [num_heads] float32: a score more, of a value of zeros
     latent_dim: int | None = None  # a value is the first so many of its key; None: it is kept, too
+    kv_layer_id: int | None = None  # an earlier layer, whose keys and values it sees; None: its own
+    chunk: int | None = None  # tokens of positions [0, chunk), and so on, see none of others
 
     @property
     def num_vectors(self) -> int:
@@ -41,9 +43,9 @@ class AttentionBackend(Protocol):
     def forward(
         self,
         q: torch.Tensor,  # [num_tokens, num_heads, head_dim]
-        k: torch.Tensor,  # [num_tokens, num_kv_heads, head_dim]
-        v: torch.Tensor,  # alike; [num_tokens, 1, latent_dim], a part of k, where that is given
+        k: torch.Tensor | None,  # [num_tokens, num_kv_heads, head_dim]; None: the layer has none
+        v: torch.Tensor | None,  # alike; [num_tokens, 1, latent_dim], a part of k, of a latent
         layer_id: int,
     ) -> torch.Tensor:
-        """[num_tokens, num_heads * head_dim], or of as many values as `v` has."""
+        """[num_tokens, num_heads * head_dim], or of as many values as a latent has."""
         ...

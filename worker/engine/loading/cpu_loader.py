@@ -19,7 +19,7 @@ from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
-from worker.engine.layers.kv_group import one_kv_group
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.loading import determinism, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
@@ -168,7 +168,7 @@ class CpuLoader:
 
     def _num_snapshots(self, model: ModelConfig, pool: KVCachePool) -> int:
         """In what weights, requests that run, keys and values leave of the memory."""
-        kv_bytes = pool.group.bytes_per_token * pool.num_tokens
+        kv_bytes = pool.layout.bytes_per_token * pool.num_tokens
         running_bytes = model.state_bytes * self._site.step.max_running
         return num_snapshots(
             self._site.config, model.state_bytes, pool.num_pages, kv_bytes + running_bytes
@@ -178,8 +178,8 @@ class CpuLoader:
         """In what the weights have left of the memory."""
         layers = setup.config.attention_layers
         kv_dtype = kv_cache_dtype(self._site.config.kv_dtype, setup.dtype)
-        group = one_kv_group(layers, kv_dtype, self._site.config.page_size)
-        return KVCachePool(group, num_kv_pages(self._site.config, group.bytes_per_token))
+        layout = KVLayout.of(layers, kv_dtype, self._site.config.page_size)
+        return KVCachePool(layout, num_kv_pages(self._site.config, layout.bytes_per_token))
 
 
 def _num_told_values(model: ModelConfig) -> int:

@@ -15,7 +15,7 @@ from worker.engine.device.host_device import HostDevice
 from worker.engine.encoder.encoder_model import EncoderModel, load_encoder
 from worker.engine.encoder.encoder_runner import EncoderRunner
 from worker.engine.grammar.grammar_matcher import GrammarBackend
-from worker.engine.layers.kv_group import KVGroup
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.loading import determinism
 from worker.engine.loading.cpu_loader import prepare_on_cpu
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
@@ -67,5 +67,5 @@ class EncoderLoader:
         page_size, num_tokens = self._site.config.page_size, self._site.config.num_kv_tokens
         if num_tokens is None:
             num_tokens = self._site.step.max_running * (setup.max_context_len + page_size)
-        group = KVGroup((), 1, 1, setup.dtype, page_size)
-        return KVCachePool(group, max(1, num_tokens // page_size))
+        layout = KVLayout.of((), setup.dtype, page_size)
+        return KVCachePool(layout, max(1, num_tokens // page_size))

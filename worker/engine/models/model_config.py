@@ -14,7 +14,7 @@ from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 from shared.protocol.sight_card import SightCard
 from worker.engine.layers.attention_backend import AttentionLayer
-from worker.engine.layers.kv_group import kv_vector_bytes
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.layers.state_layer import StateLayer
 from worker.engine.models.vision.tower_config import TowerConfig
 
@@ -57,10 +57,7 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Of keys and values in `dtype`."""
-        return sum(
-            layer.num_vectors * layer.num_kv_heads * kv_vector_bytes(layer.head_dim, dtype)
-            for layer in self.attention_layers
-        )
+        return KVLayout.of(self.attention_layers, dtype, page_size=1).bytes_per_token
 
 
 def is_classifier(architecture: str) -> bool:

@@ -19,7 +19,6 @@ from shared.errors import ConfigError
 from shared.protocol.sight_card import SightCard
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.layers.attention_backend import AttentionLayer
-from worker.engine.layers.kv_group import check_one_shape
 from worker.engine.models.expert_kinds import num_expert_values
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.models.refused_architectures import REFUSED
@@ -241,7 +240,6 @@ def trial(model: Any, first_position: int = 0) -> Trial:
             "not supported"
         )
     layers = tuple(step.layers[idx] for idx in range(num_layers))
-    check_one_shape(layers)
     return Trial(layers, tuple(step.keys[idx] for idx in range(num_layers)))
 
 

@@ -64,7 +64,7 @@ class NativeForward:
         self, weights: NativeWeights, pool: KVCachePool, max_context_len: int, num_threads: int
     ) -> None:
         config = weights.config
-        rotary = RotaryEmbedding(config.rope, pool.group.head_dim, max_context_len, torch.float32)
+        rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, torch.float32)
         self._library = weights.library
         self._kept = (weights, pool)  # the C++ side points into them
         self._rotary = rotary
@@ -75,10 +75,10 @@ class NativeForward:
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             num_heads=config.num_heads,
-            num_kv_heads=pool.group.num_kv_heads,
-            head_dim=pool.group.head_dim,
-            page_size=pool.group.page_size,
-            kv_format=KV_FORMATS[pool.group.dtype],
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            page_size=pool.page_size,
+            kv_format=KV_FORMATS[pool.layout.dtype],
             norm_eps=config.norm.eps,
             embedding_scale=config.embedding_scale,
             embeddings=weights.placed.embeddings,

@@ -26,7 +26,7 @@ from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.layers.attention_backend import AttentionLayer
-from worker.engine.layers.kv_group import one_kv_group
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.request.step_limits import StepLimits
 
 pytestmark = pytest.mark.skipif(
@@ -56,9 +56,10 @@ def make_pool(
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
 ) -> GpuKVPool:
-    pool = GpuKVPool(one_kv_group(layers, dtype, PAGE_SIZE), NUM_PAGES, device)
-    noise = torch.randn(pool._data.shape, generator=torch.Generator().manual_seed(1))
-    pool._data.copy_(noise)
+    pool = GpuKVPool(KVLayout.of(layers, dtype, PAGE_SIZE), NUM_PAGES, device)
+    generator = torch.Generator().manual_seed(1)
+    for data in pool._data:
+        data.copy_(torch.randn(data.shape, generator=generator))
     return pool
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,8 @@ class Pool:
         is_hidden = distance < 0
         if layer.window is not None:
             is_hidden |= distance >= layer.window
+        if layer.chunk is not None:
+            is_hidden |= torch.arange(seq_len) < (positions // layer.chunk * layer.chunk)[:, None]
         scores = scores.masked_fill(is_hidden, -torch.inf)
         if layer.sinks is not None:
             sinks = layer.sinks[:, None, None].expand(-1, len(q), 1)
@@ -76,6 +80,7 @@ LAYERS = {
     "plain": AttentionLayer(4, 2, 16, 0.25),
     "one head each": AttentionLayer(3, 3, 24, 0.2),
     "window": AttentionLayer(4, 2, 16, 0.25, window=20),
+    "chunk": AttentionLayer(4, 2, 16, 0.25, chunk=24),
     "soft cap": AttentionLayer(8, 2, 16, 0.25, soft_cap=2.0),
     "sinks": AttentionLayer(4, 2, 16, 0.25, sinks=torch.tensor([0.5, -1.0, 3.0, 0.0])),
 }
@@ -148,15 +153,7 @@ def test_extend_attention(name: str, dtype: torch.dtype, device: torch.device) -
 
 def on(layer: AttentionLayer, device: torch.device) -> AttentionLayer:
     sinks = None if layer.sinks is None else layer.sinks.to(device)
-    return AttentionLayer(
-        layer.num_heads,
-        layer.num_kv_heads,
-        layer.head_dim,
-        layer.scale,
-        layer.window,
-        layer.soft_cap,
-        sinks,
-    )
+    return dataclasses.replace(layer, sinks=sinks)
 
 
 def test_add_rms_norm(device: torch.device) -> None:

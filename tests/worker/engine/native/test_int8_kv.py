@@ -105,11 +105,11 @@ def test_the_same_memory_holds_nearly_twice_the_tokens(tiny: Path) -> None:
     wide, narrow = (
         make(tiny, num_kv_tokens=None, kv_memory_bytes=1 << 20) for make in (native_rig, int8_rig)
     )
-    group = forward_of(wide)._kept[1].group
-    assert group.bytes_per_token == 2 * 2 * group.num_kv_heads * group.head_dim * 2
-    narrow_group = forward_of(narrow)._kept[1].group
-    assert narrow_group.bytes_per_token == 2 * 2 * group.num_kv_heads * (group.head_dim + 4)
-    ratio = group.bytes_per_token / narrow_group.bytes_per_token
+    layout, narrow_layout = (forward_of(rig)._kept[1].layout for rig in (wide, narrow))
+    (group,) = layout.groups
+    assert layout.bytes_per_token == 2 * 2 * group.num_kv_heads * group.head_dim * 2
+    assert narrow_layout.bytes_per_token == 2 * 2 * group.num_kv_heads * (group.head_dim + 4)
+    ratio = layout.bytes_per_token / narrow_layout.bytes_per_token
     assert num_kv_tokens(narrow) / num_kv_tokens(wide) == pytest.approx(ratio, rel=0.02)
     assert "keys and values are kept in int8" in narrow.loop._ready.remark
     assert "int8" not in wide.loop._ready.remark

@@ -48,6 +48,8 @@ class AttentionTask:
         if self.dtype not in (torch.bfloat16, torch.float16):
             return f"it computes bfloat16, and dtype is {dtype_name(self.dtype)}"
         for layer in self.layers:
+            if layer.chunk is not None:
+                return "it knows no chunks of tokens that see each other alone"
             if layer.head_dim not in HEAD_DIMS:
                 return f"heads of {layer.head_dim} values are none of {_listed(HEAD_DIMS)}"
         match kernel:

@@ -21,7 +21,7 @@ from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.device.trial_timer import TrialTimer
 from worker.engine.layers.attention_backend import AttentionLayer
-from worker.engine.layers.kv_group import KVGroup, one_kv_group
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.request.step_limits import StepLimits
 
 CONTEXT_LEN = 2048
@@ -56,7 +56,7 @@ class _Case:
 
     rows: StepRows
     batch: GpuBatch
-    q: torch.Tensor  # [num_tokens, num_heads, head_dim]
+    queries: Sequence[torch.Tensor]  # by layer, [num_tokens, num_heads, head_dim]
 
 
 class AttentionTrial:
@@ -76,7 +76,7 @@ class AttentionTrial:
         self._layers = [_with_own_sinks(layer, device) for layer in task.layers[:NUM_LAYERS]]
         self._step = step
         self._timer = TrialTimer(device, clock)
-        self._results: dict[_Case, torch.Tensor] = {}  # of our own kernels
+        self._results: dict[_Case, torch.Tensor] = {}  # of our own kernels, of all layers
 
     def seconds(self, part: PartName, kernel: KernelName, *, compares: bool = False) -> float:
         """How long attention takes in a step, its plan included: the geometric mean of some steps.
@@ -104,11 +104,12 @@ class AttentionTrial:
 
     def _try(self, attention: AttentionPart, case: _Case) -> tuple[float, torch.Tensor]:
         """The seconds of a step, and what it gives."""
-        output = torch.empty_like(case.q)
+        outputs = [torch.empty_like(q) for q in case.queries]
 
         def attend() -> None:
             for idx in range(len(self._task.layers)):
-                attention.attend(case.q, case.batch, idx % len(self._layers), output)
+                layer_id = idx % len(self._layers)
+                attention.attend(case.queries[layer_id], case.batch, layer_id, outputs[layer_id])
 
         self._device.enqueue(lambda: attention.plan(case.rows))
         replay = self._device.capture(attend) if case.rows.in_graph else attend
@@ -117,7 +118,8 @@ class AttentionTrial:
             attention.plan(case.rows)
             replay()
 
-        return self._timer.seconds(step, NUM_ROUNDS), output
+        seconds = self._timer.seconds(step, NUM_ROUNDS)
+        return seconds, torch.cat([output.flatten() for output in outputs])
 
     def _compare(self, output: torch.Tensor, wanted: torch.Tensor) -> None:
         difference = float((output.float() - wanted.float()).norm() / wanted.float().norm())
@@ -142,20 +144,20 @@ class AttentionTrial:
         }
 
     @property
-    def _kv_group(self) -> KVGroup:
-        return one_kv_group(self._layers, self._task.kv_dtype, self._task.page_size)
+    def _kv_layout(self) -> KVLayout:
+        return KVLayout.of(self._layers, self._task.kv_dtype, self._task.page_size)
 
     @cached_property
     def _num_rows(self) -> list[int]:
         """As many as run, and as the memory has room for."""
-        row_bytes = CONTEXT_LEN * self._kv_group.bytes_per_token
+        row_bytes = CONTEXT_LEN * self._kv_layout.bytes_per_token
         most = min(self._step.max_running, int(self._device.free_bytes() * POOL_SHARE) // row_bytes)
         return [num_rows for num_rows in DECODE_ROWS if num_rows <= max(1, most)]
 
     @cached_property
     def _pool(self) -> GpuKVPool:
         task, device = self._task, self._device.torch_device
-        pool = GpuKVPool(self._kv_group, self._num_rows[-1] * self._num_row_pages, device)
+        pool = GpuKVPool(self._kv_layout, self._num_rows[-1] * self._num_row_pages, device)
         for layer_id in range(len(self._layers)):
             for data in pool.keys_and_values(layer_id):
                 noise = torch.randn(data.shape, dtype=task.dtype, device=device)
@@ -169,7 +171,7 @@ class AttentionTrial:
     def _case(self, query_lens: Sequence[int], seq_lens: Sequence[int]) -> _Case:
         num_rows, num_tokens = len(query_lens), sum(query_lens)
         num_decode = query_lens.count(1)
-        layer, device = self._layers[0], self._device.torch_device
+        device = self._device.torch_device
         order = torch.randperm(num_rows * self._num_row_pages, device=device).int()
         page_table = order.view(num_rows, -1)
         places = torch.arange(num_tokens, device=device)
@@ -192,9 +194,14 @@ class AttentionTrial:
                 seq_lens=upload(self._device, lens.astype(np.int32)),
                 page_table=page_table,
             ),
-            torch.randn(
-                num_tokens, layer.num_heads, layer.head_dim, dtype=self._task.dtype, device=device
-            ),
+            [
+                torch.randn(
+                    (num_tokens, layer.num_heads, layer.head_dim),
+                    dtype=self._task.dtype,
+                    device=device,
+                )
+                for layer in self._layers
+            ],
         )
 
 

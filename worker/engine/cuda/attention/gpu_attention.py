@@ -54,10 +54,11 @@ class PagedGpuAttention(ABC):
         return self._begun
 
     def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer_id: int
+        self, q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, layer_id: int
     ) -> torch.Tensor:
-        """Writes [num_tokens, num_kv_heads, head_dim] each, then attends."""
-        self._pool.write(layer_id, self._batch.out_loc, k, v)
+        """Writes [num_tokens, num_kv_heads, head_dim] each, if there are any, then attends."""
+        if k is not None and v is not None:
+            self._pool.write(layer_id, self._batch.out_loc, k, v)
         return self._attend(q.contiguous(), layer_id)
 
     @abstractmethod

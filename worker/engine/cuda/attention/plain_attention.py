@@ -47,6 +47,8 @@ class PlainAttention(PagedGpuAttention):
         is_hidden = distance < 0
         if layer.window is not None:
             is_hidden |= distance >= layer.window
+        if layer.chunk is not None:
+            is_hidden |= distance > (batch.positions % layer.chunk)[:, None]
         scores.masked_fill_(is_hidden[:, None], -torch.inf)
         if layer.sinks is not None:
             sinks = layer.sinks.float()[None, :, None].expand(len(q), -1, 1)

@@ -42,7 +42,8 @@ class TritonDecode:
         self._layers = layers
         self._device = device
         num_programs = device.num_processors * PROGRAMS_PER_PROCESSOR
-        self._num_wanted = max(1, num_programs // pool.group.num_kv_heads)
+        fewest_heads = min(layer.num_kv_heads for layer in layers)
+        self._num_wanted = max(1, num_programs // fewest_heads)
         on_device = device.torch_device
         max_pieces = max_rows + self._num_wanted
         self._pieces = torch.zeros(max_pieces, 3, dtype=torch.int32, device=on_device)
@@ -50,7 +51,7 @@ class TritonDecode:
         self._scratch = DecodeScratch.of(
             max_pieces,
             max(layer.num_heads for layer in layers),
-            pool.group.head_dim,
+            max(layer.head_dim for layer in layers),
             on_device,
         )
         self._splits = np.zeros(0, np.int64)  # that the tensors above have

@@ -20,6 +20,7 @@ BLOCK_KEYS = MIN_PIECE_KEYS
 BLOCK_SPLITS = 16  # of a row, that are merged at a time: most have one
 MIN_ROWS = 16  # of a matrix product on tensor cores
 NO_WINDOW = 1 << 30
+NO_CHUNK = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +65,7 @@ def decode_attention(
         scratch.log_sums,
         layer.scale,
         NO_WINDOW if layer.window is None else layer.window,
+        NO_CHUNK if layer.chunk is None else layer.chunk,
         layer.soft_cap or 0.0,
         page_table.stride(0),
         GROUP=num_heads // num_kv_heads,
@@ -103,6 +105,7 @@ def _split_kernel(
     split_log_sums_ptr,
     scale,
     window,
+    chunk,
     soft_cap,
     table_stride,
     GROUP: tl.constexpr,
@@ -122,7 +125,7 @@ def _split_kernel(
         return
     num_heads = NUM_KV_HEADS * GROUP
     seq_len = tl.load(seq_lens_ptr + row)
-    first_seen = tl.maximum(0, seq_len - window)
+    first_seen = tl.maximum((seq_len - 1) // chunk * chunk, seq_len - window)
     blocks = tl.cdiv(seq_len - first_seen, BLOCK_KEYS)
     split_len = tl.cdiv(blocks, num_splits) * BLOCK_KEYS
     start = first_seen + split * split_len

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
-from worker.engine.cuda.kernels.decode_attention import NO_WINDOW
+from worker.engine.cuda.kernels.decode_attention import NO_CHUNK, NO_WINDOW
 from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.layers.attention_backend import AttentionLayer
 
@@ -41,6 +41,7 @@ def extend_attention(
         output,
         layer.scale,
         NO_WINDOW if layer.window is None else layer.window,
+        NO_CHUNK if layer.chunk is None else layer.chunk,
         layer.soft_cap or 0.0,
         page_table.stride(0),
         GROUP=group,
@@ -69,6 +70,7 @@ def _extend_kernel(
     output_ptr,
     scale,
     window,
+    chunk,
     soft_cap,
     table_stride,
     GROUP: tl.constexpr,
@@ -108,7 +110,9 @@ def _extend_kernel(
         total += 1.0
     acc = tl.zeros([ROWS, BLOCK_DIM], tl.float32)
     end = first_position + num_queries
-    start = tl.maximum(0, first_position - window + 1) // BLOCK_KEYS * BLOCK_KEYS
+    chunk_start = position // chunk * chunk
+    start = tl.maximum(first_position // chunk * chunk, first_position - window + 1)
+    start = start // BLOCK_KEYS * BLOCK_KEYS
     for block_start in range(start, end, BLOCK_KEYS):
         tokens = block_start + tl.arange(0, BLOCK_KEYS)
         is_token = tokens < end
@@ -131,7 +135,8 @@ def _extend_kernel(
         if HAS_SOFT_CAP:
             scores = soft_cap * (2 * tl.sigmoid(2 * scores / soft_cap) - 1)  # tanh
         distance = position[:, None] - tokens[None, :]
-        scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
+        is_seen = (distance >= 0) & (distance < window) & (tokens[None, :] >= chunk_start[:, None])
+        scores = tl.where(is_seen, scores, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
         # A row that has seen nothing yet has no largest: any finite number serves.
         safe_largest = tl.where(new_largest == float("-inf"), 0.0, new_largest)

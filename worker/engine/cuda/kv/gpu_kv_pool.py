@@ -5,41 +5,44 @@ from __future__ import annotations
 import torch
 
 from worker.engine.cuda.kv.kv_dtype import KV_FP8, to_kv_dtype
-from worker.engine.layers.kv_group import KVGroup
+from worker.engine.layers.kv_layout import KVLayout
 
 
 class GpuKVPool:
-    """Keys and values of a group of layers, in pages; in each one token after the other ("NHD").
+    """Keys and values of all layers, in pages; in each one token after the other ("NHD").
 
     The last page is the padding page: rows of a CUDA graph that nobody uses write there.
     """
 
-    def __init__(self, group: KVGroup, num_pages: int, device: torch.device) -> None:
-        self.group = group
-        self.page_size = group.page_size
+    def __init__(self, layout: KVLayout, num_pages: int, device: torch.device) -> None:
+        self.page_size = layout.page_size
         self.num_pages = num_pages
-        self.num_tokens = num_pages * group.page_size
-        self.dtype = group.dtype
-        self._places = group.places
-        # [num_layers, 2, num_pages + 1, page_size, num_kv_heads, head_dim]
-        self._data = torch.zeros(
-            len(group.layer_ids),
-            2,
-            num_pages + 1,
-            group.page_size,
-            group.num_kv_heads,
-            group.head_dim,
-            dtype=group.dtype,
-            device=device,
-        )
+        self.num_tokens = num_pages * layout.page_size
+        self.dtype = layout.dtype
+        self._places = layout.places
+        # By group, [num_layers, 2, num_pages + 1, page_size, num_kv_heads, head_dim]
+        self._data = [
+            torch.zeros(
+                group.num_layers,
+                group.num_vectors,
+                num_pages + 1,
+                layout.page_size,
+                group.num_kv_heads,
+                group.head_dim,
+                dtype=layout.dtype,
+                device=device,
+            )
+            for group in layout.groups
+        ]
 
     @property
     def num_bytes(self) -> int:
-        return self._data.nbytes
+        return sum(data.nbytes for data in self._data)
 
     def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[num_pages + 1, page_size, num_kv_heads, head_dim] each, views."""
-        keys, values = self._data[self._places[layer_id]].unbind(0)
+        place = self._places[layer_id]
+        keys, values = self._data[place.group][place.layer].unbind(0)
         return keys, values
 
     def write(

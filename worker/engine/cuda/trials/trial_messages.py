@@ -23,6 +23,8 @@ class LayerShape(msgspec.Struct, frozen=True):
     window: int | None
     soft_cap: float | None
     has_sinks: bool
+    kv_layer_id: int | None
+    chunk: int | None
 
     @classmethod
     def of(cls, layer: AttentionLayer) -> Self:
@@ -34,6 +36,8 @@ class LayerShape(msgspec.Struct, frozen=True):
             layer.window,
             layer.soft_cap,
             layer.sinks is not None,
+            layer.kv_layer_id,
+            layer.chunk,
         )
 
     def layer(self) -> AttentionLayer:
@@ -46,6 +50,8 @@ class LayerShape(msgspec.Struct, frozen=True):
             self.window,
             self.soft_cap,
             torch.zeros(self.num_heads) if self.has_sinks else None,
+            kv_layer_id=self.kv_layer_id,
+            chunk=self.chunk,
         )
 
 
