@@ -40,6 +40,7 @@ def fates() -> dict[str, set[str]]:
         ("through transformers, tested", set(TESTED_ARCHITECTURES)),
         ("through transformers, with images, tested", set(WHOLE_FAMILIES)),
         ("their text as above, with images, tested", set(TOWER_FAMILIES)),
+        ("their text alone as above, tested", set(TEXT_ARCHITECTURES)),
         *((f"refused: {reason}", set(names)) for reason, names in REASONS.items()),
     ):
         found[fate] = names & left | found.get(fate, set())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.tiny_decoder import tiny_decoder_config
+from tests.tiny_decoder import VOCAB_SIZE, tiny_decoder_config
 
 _TOWER = {
     "hidden_size": 16,
@@ -30,10 +30,14 @@ _QWEN2_TOWER = {
 _QWEN3_TOWER = _QWEN2_TOWER | {"hidden_size": 16, "deepstack_visual_indexes": [0]}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4}
 _WINDOWS = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
+_PLE = {"hidden_size_per_layer_input": 10, "vocab_size_per_layer_input": VOCAB_SIZE}
+_GEMMA_4_TOWER = _TOWER | {"head_dim": 8, "num_key_value_heads": 2}
 
 # By name: model_type, what its text is not as in `tiny_decoder_config`, and all else.
 READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": ("gemma3", _WINDOWS, _SIGLIP | {"mm_tokens_per_image": 1}),
+    "gemma4": ("gemma4", _WINDOWS | _PLE, {"vision_config": _GEMMA_4_TOWER}),
+    "gemma4_unified": ("gemma4_unified", _WINDOWS, {"vision_config": None, "audio_config": None}),
     "internvl qwen2": ("internvl", {"model_type": "qwen2"}, {"vision_config": _TOWER}),
     "internvl qwen3": ("internvl", {"model_type": "qwen3"}, {"vision_config": _TOWER}),
     "llava_next": ("llava_next", {"model_type": "mistral"}, _SIGLIP),

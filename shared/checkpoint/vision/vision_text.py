@@ -8,6 +8,8 @@ from typing import Any
 # By what the checkpoint is, and the model_type of its text: the same text model on its own.
 TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
+    "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
     "InternVLForConditionalGeneration": {
         "llama": "LlamaForCausalLM",
         "qwen2": "Qwen2ForCausalLM",
@@ -44,7 +46,10 @@ _TEXT_PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
 }
-_TOWERS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "image_newline")
+_TOWERS = (
+    *("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "image_newline"),
+    *("embed_vision.", "vision_embedder.", "audio_tower.", "embed_audio."),
+)
 _TOWER_PREFIXES = (*_TOWERS, *(f"model.{each}" for each in _TOWERS))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.tiny_decoder import VOCAB_SIZE
+
 WINDOW = 24  # shorter than the tests' prompts
 
 LLAMA3_ROPE = {
@@ -117,6 +119,15 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
 SLIDING_FIRST = {"layer_types": ["sliding_attention", "full_attention"]}
 ALPHA_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0}
 
+GEMMA_4_TYPES = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+GEMMA_4 = {
+    "num_hidden_layers": 4,
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "sliding_window": WINDOW,
+    "hidden_size_per_layer_input": 0,
+}
+
 # Computed by models/decoder.py, in torch alone.
 FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", {}),
@@ -130,6 +141,34 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
             "query_pre_attn_scalar": 24,
             "final_logit_softcapping": 20.0,
         },
+    ),
+    "gemma4": (  # as E2B is made
+        "gemma4_text",
+        GEMMA_4
+        | {
+            "layer_types": GEMMA_4_TYPES,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 10,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
+    "gemma4 keys as values": (  # as 31B is made
+        "gemma4_text",
+        GEMMA_4
+        | {
+            "layer_types": GEMMA_4_TYPES[1:],
+            "num_hidden_layers": 3,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gemma4 unified": (
+        "gemma4_unified_text",
+        {"global_head_dim": 32, "sliding_window": WINDOW, "use_bidirectional_attention": "vision"},
     ),
     "olmo2": ("olmo2", {}),
     "olmo2 biases": ("olmo2", {"attention_bias": True}),

@@ -52,7 +52,8 @@ def save_tiny_model(
             if is_rounded:
                 parameter.copy_(parameter.bfloat16())
         for name, buffer in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias")):  # zeros, too
+            # Zeros, too, and ones.
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 buffer += 0.3 * torch.randn(buffer.shape)
     model.save_pretrained(path, max_shard_size=max_shard_size)
     return path

@@ -87,11 +87,11 @@ def _load_decoder(
     ropes = LayerRopes.of(model_config, setup.max_context_len, setup.dtype, gpu.torch_device)
     num_ranks = 1 if group is None else group.size
     divided = divide(model_config, num_ranks)
-    ops: LayerOps = PlainGpuLayerOps(ropes, divided.num_kv_heads)
+    ops: LayerOps = PlainGpuLayerOps(ropes, divided.attention_layers)
     if config.attention_backend != "torch":
         from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps
 
-        ops = TritonLayerOps(ropes, divided.num_kv_heads, linears)
+        ops = TritonLayerOps(ropes, divided.attention_layers, linears)
     if group is not None:
         reader = RankReader(reader, group.rank, group.size)
         ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)

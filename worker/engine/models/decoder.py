@@ -22,6 +22,7 @@ from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.experts.expert_mlp import ExpertMlp
 from worker.engine.models.latent.latent_mixer import LatentMixer
+from worker.engine.models.layer_inputs import LayerEnd, LayerInputs
 from worker.engine.models.layer_ops import LayerOps, sigmoid
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.lora_linear import LoraLinear
@@ -63,6 +64,13 @@ class DecoderModel:
                 )
             )
         ]
+        self._inputs: LayerInputs | None = None
+        if config.layer_inputs is not None:
+            self._inputs = LayerInputs(config, config.layer_inputs, weights.reader, ops)
+        self._ends: list[LayerEnd] = []
+        if config.has_layer_scales:
+            layer_ids = range(config.num_layers)
+            self._ends = [LayerEnd(config, weights.reader, each, ops) for each in layer_ids]
         self._norm = make_norm(config, weights.norm(), ops)
         self._lm_head = ops.head(weights.lm_head(self._embeddings))
 
@@ -77,6 +85,7 @@ class DecoderModel:
             residual = residual * self._embedding_scale
         for places, rows in batch.image_rows:
             residual[places] = rows[0]
+        given = None if self._inputs is None else self._inputs.of(batch, residual)
         delta = torch.zeros_like(residual)
         self._ops.begin(batch.rope_positions)
         for layer_id, layer in enumerate(self._layers, start=1):
@@ -84,6 +93,9 @@ class DecoderModel:
             for places, rows in batch.image_rows:
                 if layer_id < len(rows):
                     delta[places] += rows[layer_id]
+            if self._ends:
+                layer_input = None if given is None else given[layer_id - 1]
+                delta, residual = self._ends[layer_id - 1].forward(delta, residual, layer_input)
         return self._norm.of_sum(delta, residual)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -100,6 +112,8 @@ class DecoderModel:
             (self._config.recurrent, "its layers keep a state beside keys and values"),
             (self._config.experts, "its MLPs are mixtures of experts"),
             (self._config.latent, "its keys and values are made of a latent"),
+            (self._config.has_several_shapes, "its layers differ in the shapes of projections"),
+            (self._config.layer_inputs, "its layers have inputs beside the stream"),
         ):
             if is_so:
                 raise ConfigError(
@@ -139,10 +153,12 @@ class AttentionMixer:
     ) -> None:
         self._ops = ops
         self._attention_id = attention_id
-        self._head_dim = config.head_dim
-        self._num_gates = config.num_heads if config.has_attention_gate else 0
+        layer = config.attention_layers[attention_id]
+        self._head_dim = layer.head_dim
+        self._num_gates = layer.num_heads if config.has_attention_gate else 0
         self._qkv = LoraLinear.of(weights.qkv, ops, layer_id, QKV)
-        self._head_norm = make_head_norm(config, weights.head_norm)
+        rotates = config.layer_ropes[attention_id] is not None
+        self._head_norm = make_head_norm(config, layer, weights.head_norm, rotates=rotates)
         self._output = LoraLinear.of(weights.output, ops, layer_id, OUTPUT)
 
     def forward(
@@ -309,9 +325,11 @@ def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps)
     return FloatNorm(config.norm, weights)
 
 
-def make_head_norm(config: DecoderConfig, weight: torch.Tensor | None) -> HeadNorm | None:
+def make_head_norm(
+    config: DecoderConfig, layer: AttentionLayer, weight: torch.Tensor | None, *, rotates: bool
+) -> HeadNorm | None:
     """None: queries and keys are attended to as they are projected."""
-    if weight is None:
+    norm = config.head_norm
+    if norm is None or (norm.is_of_rotated and not rotates):
         return None
-    assert config.head_norm is not None, "it has told the weights"
-    return HeadNorm(config.head_norm, config.norm, weight, config.num_heads)
+    return HeadNorm(norm, config.norm, weight, layer.num_heads)

@@ -14,9 +14,11 @@ from worker.engine.models.layer_config import (
     LLAMA_MLP,
     LLAMA_PLACES,
     HeadNormConfig,
+    LayerInputsConfig,
     MlpConfig,
     NormConfig,
     NormPlaces,
+    QueryGrowth,
 )
 from worker.engine.models.model_config import (
     ConfigFile,
@@ -64,8 +66,9 @@ class DecoderConfig(ModelConfig):
     """
 
     intermediate_size: int
+    mlp_sizes: tuple[int, ...] = ()  # by layer; (): all have intermediate_size
     num_layers: int
-    num_heads: int
+    num_heads: int  # as the next two: of a layer that attends, where all are alike
     num_kv_heads: int
     head_dim: int  # with latents: of what is rotated
     norm: NormConfig
@@ -74,6 +77,8 @@ class DecoderConfig(ModelConfig):
     is_parallel: bool = False  # the MLP is given what attention is given: no norm is between them
     rope: RopeConfig  # in whose order heads are kept
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
+    query_growth: QueryGrowth | None = None  # of layers that do not rotate
+    keys_are_values: tuple[bool, ...] = ()  # by layer that attends: before norm and rotation
     attends: tuple[bool, ...] = ()  # by layer; (): all do
     recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None, (): none keeps a state
     has_mlp: tuple[bool, ...] = ()  # by layer; (): all have; without, or with it alone: one norm
@@ -92,29 +97,40 @@ class DecoderConfig(ModelConfig):
     logits_divisor: float = 1.0
     stored_names: tuple[tuple[str, str], ...] = ()  # parts of a tensor's name: ours, and theirs
     weight_scales: tuple[WeightScale, ...] = ()
+    layer_inputs: LayerInputsConfig | None = None
+    has_layer_scales: bool = False  # with which each layer multiplies the stream when it is done
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
 
     @property
     def num_projection_values(self) -> int:
         """Of all layers' matrices: without embeddings, head, norms and biases."""
-        attention_size = self._attention_size
-        mlp_size = self.mlp.num_projections * self.intermediate_size * self.hidden_size
+        mlp_size = self.mlp.num_projections * self.hidden_size
         experts_size = sum(each.num_projection_values for each in self.experts if each)
-        num_mlps = sum(self.has_mlp) if self.has_mlp else self.num_layers
-        num_dense = num_mlps - sum(each is not None for each in self.experts)
+        dense_sizes = [
+            self.mlp_size_of(layer_id)
+            for layer_id, experts in enumerate(self.experts or (None,) * self.num_layers)
+            if experts is None and (not self.has_mlp or self.has_mlp[layer_id])
+        ]
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
-        num_attending = len(self.attention_layers)
-        mixers_size = num_attending * attention_size + recurrent_size
-        return mixers_size + num_dense * mlp_size + experts_size
+        mixers_size = sum(map(self._attention_size, self.attention_layers)) + recurrent_size
+        inputs = self.layer_inputs
+        inputs_size = 0 if inputs is None else 3 * self.num_layers * inputs.size * self.hidden_size
+        return mixers_size + sum(dense_sizes) * mlp_size + experts_size + inputs_size
 
-    @property
-    def _attention_size(self) -> int:
-        """Of a layer that attends."""
+    def _attention_size(self, layer: AttentionLayer) -> int:
         if self.latent is not None:
             return self.latent.num_projection_values
-        num_gates = self.num_heads if self.has_attention_gate else 0
-        num_heads = 2 * (self.num_heads + self.num_kv_heads) + num_gates
-        return self.hidden_size * self.head_dim * num_heads
+        num_gates = layer.num_heads if self.has_attention_gate else 0
+        num_kept = 2 * layer.num_kv_heads if layer.kv_layer_id is None else 0
+        return self.hidden_size * layer.head_dim * (2 * layer.num_heads + num_kept + num_gates)
+
+    def has_keys_as_values(self, attention_id: int) -> bool:
+        """Whether a layer that attends takes its keys, as they are projected, for values, too."""
+        return bool(self.keys_are_values) and self.keys_are_values[attention_id]
+
+    def mlp_size_of(self, layer_id: int) -> int:
+        """The intermediate size of one without experts."""
+        return self.mlp_sizes[layer_id] if self.mlp_sizes else self.intermediate_size
 
     @property
     def attention_ids(self) -> tuple[int | None, ...]:
@@ -140,6 +156,19 @@ class DecoderConfig(ModelConfig):
         return is_of_tokens and not self.has_tied_embeddings
 
     @property
+    def has_several_shapes(self) -> bool:
+        """Whether layers differ in the sizes of their heads or MLPs, or see keys of others."""
+        heads = (self.num_heads, self.num_kv_heads, self.head_dim)
+        return bool(self.mlp_sizes or any(self.keys_are_values)) or (
+            self.latent is None
+            and any(
+                (layer.num_heads, layer.num_kv_heads, layer.head_dim) != heads
+                or layer.kv_layer_id is not None
+                for layer in self.attention_layers
+            )
+        )
+
+    @property
     def beyond_llama(self) -> str | None:
         """The first thing that Llama and Qwen 3 have not: our C++ and ranks know no more."""
         head_norm = self.head_norm
@@ -149,6 +178,9 @@ class DecoderConfig(ModelConfig):
             "its mixture of experts": bool(self.experts),
             "its gate of attention": self.has_attention_gate,
             "its kind of norm": not self.norm.is_plain,
+            "its shapes of layers": self.has_several_shapes,
+            "its inputs of each layer": self.layer_inputs is not None or self.has_layer_scales,
+            "its chunks of attention": any(layer.chunk for layer in self.attention_layers),
             "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
             "its kind of MLP": not self.mlp.is_plain,
@@ -251,6 +283,8 @@ def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
 def _counted(model: DecoderConfig) -> DecoderConfig:
     """With its number of parameters, but for norms and biases."""
     embeddings_size = (1 + model.has_own_head) * model.vocab_size * model.hidden_size
+    if (inputs := model.layer_inputs) is not None:
+        embeddings_size += inputs.vocab_size * model.num_layers * inputs.size
     return replace(model, num_parameters=model.num_projection_values + embeddings_size)
 
 
@@ -261,6 +295,25 @@ def with_layer_ropes(
     if not any(ropes):
         raise NotFused(f"{config.path}: it takes no heed of the positions of its tokens")
     return replace(model, layer_ropes=tuple(ropes))
+
+
+def with_attention_layers(
+    config: ConfigFile, model: DecoderConfig, layers: Sequence[AttentionLayer]
+) -> DecoderConfig:
+    """`model` with these, of which one may be unlike another. Raises ConfigError."""
+    for layer_id, (layer, rope) in enumerate(zip(layers, model.layer_ropes, strict=True)):
+        if layer.num_heads % layer.num_kv_heads:
+            heads = f"{layer.num_heads} heads do not share {layer.num_kv_heads} KV heads"
+            raise ConfigError(f"{config.path}: {heads}")
+        source = layer if layer.kv_layer_id is None else layers[layer.kv_layer_id]
+        if (source.num_kv_heads, source.head_dim) != (layer.num_kv_heads, layer.head_dim):
+            raise ConfigError(
+                f"{config.path}: layer {layer_id} would see keys of layer {layer.kv_layer_id}, "
+                "which are of another shape"
+            )
+        if rope is not None:
+            _check_pairs(config, rope, layer.head_dim)
+    return _counted(replace(model, attention_layers=tuple(layers)))
 
 
 def with_latents(model: DecoderConfig, latent: LatentConfig) -> DecoderConfig:

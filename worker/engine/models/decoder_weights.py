@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
+from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.loader import CodeReader, WeightReader
@@ -34,8 +35,10 @@ class Projection(NamedTuple):
 class AttentionWeights:
     """Attention of one layer."""
 
-    qkv: Projection  # to the heads of queries, then keys, then values, then any gates
-    head_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
+    # To the heads of queries, then keys, then values, then any gates. Where keys are values, too,
+    # it has them once; where a layer sees another one's, neither.
+    qkv: Projection
+    head_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]; None: without weights
     output: Projection
 
 
@@ -71,7 +74,6 @@ class DecoderWeights:
         if config.weight_scales:
             self._checkpoint = ScalingReader(self._checkpoint, config.weight_scales)
         self._codes = codes
-        self._qkv_rows = _qkv_rows(config)  # as they are stored, by place; None: the same
 
     def embeddings(self) -> torch.Tensor:
         """[vocab_size, hidden_size]."""
@@ -107,17 +109,27 @@ class DecoderWeights:
         """Of a layer that attends."""
         config = self._config
         hidden_size = config.hidden_size
-        attention_size, kv_size = (
-            num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
-        )
+        attention_id = config.attention_ids[layer_id]
+        assert attention_id is not None, "it attends"
+        layer = config.attention_layers[attention_id]
+        attention_size = layer.num_heads * layer.head_dim
         query_size = 2 * attention_size if config.has_attention_gate else attention_size
-        qkv_sizes = stored_sizes(config.stored_qkv, (query_size, kv_size, kv_size))
+        sizes, modules = [query_size], config.stored_qkv
+        if layer.kv_layer_id is None:
+            num_kept = 1 if config.has_keys_as_values(attention_id) else 2
+            sizes += [layer.num_kv_heads * layer.head_dim] * num_kept
+        if len(modules) > 1:
+            modules = modules[: len(sizes)]
         prefix = f"model.layers.{layer_id}.self_attn."
+        qkv = self._join(
+            prefix,
+            stored_sizes(modules, tuple(sizes)),
+            hidden_size,
+            has_bias=config.has_qkv_bias,
+        )
         return AttentionWeights(
-            qkv=self._ordered(
-                self._join(prefix, qkv_sizes, hidden_size, has_bias=config.has_qkv_bias)
-            ),
-            head_norm=self._head_norm(prefix),
+            qkv=_ordered(config, layer, qkv),
+            head_norm=self._head_norm(prefix, layer),
             output=self._join(
                 prefix, {"o_proj": hidden_size}, attention_size, has_bias=config.has_output_bias
             ),
@@ -136,7 +148,7 @@ class DecoderWeights:
     def mlp(self, layer_id: int) -> MlpWeights:
         """Of a layer without experts."""
         config = self._config
-        hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
+        hidden_size, intermediate_size = config.hidden_size, config.mlp_size_of(layer_id)
         up, down = config.mlp.up_sizes(intermediate_size), {config.mlp.down: hidden_size}
         prefix, has_bias = f"model.layers.{layer_id}.mlp.", config.has_mlp_bias
         return MlpWeights(
@@ -154,25 +166,30 @@ class DecoderWeights:
         bias = self._read(f"{prefix}{module}.bias", size) if self._config.norm.has_bias else None
         return NormWeights(self._read(f"{prefix}{module}.weight", size), bias)
 
-    def _head_norm(self, prefix: str) -> torch.Tensor | None:
+    def _head_norm(self, prefix: str, layer: AttentionLayer) -> torch.Tensor | None:
         """With the values of each head in the order of their pairs."""
-        config = self._config
-        if config.head_norm is None:
+        norm, head_dim = self._config.head_norm, layer.head_dim
+        if norm is None or norm.scope == "bare":
             return None
-        nums_heads = (config.num_heads, config.num_kv_heads)
+        nums_heads = [layer.num_heads]
+        if layer.kv_layer_id is None:
+            nums_heads.append(layer.num_kv_heads)
         weight = torch.cat(
             [
-                self._weights_of_heads(config.head_norm, prefix + module, num_heads)
-                for module, num_heads in zip(config.head_norm.modules, nums_heads, strict=True)
+                self._weights_of_heads(norm, prefix + module, num_heads, head_dim)
+                for module, num_heads in zip(norm.modules, nums_heads, strict=False)
             ]
         )
-        order = head_order(config.rope, config.head_dim)
+        order = head_order(self._config.rope, head_dim)
         return weight if order is None else weight[:, order.to(weight.device)]
 
-    def _weights_of_heads(self, norm: HeadNormConfig, module: str, num_heads: int) -> torch.Tensor:
+    def _weights_of_heads(
+        self, norm: HeadNormConfig, module: str, num_heads: int, head_dim: int
+    ) -> torch.Tensor:
         """[num_heads, head_dim]."""
-        head_dim = self._config.head_dim
         match norm.scope:
+            case "bare":
+                raise AssertionError("it has no weights")
             case "shared":
                 return self._read(f"{module}.weight", head_dim).expand(num_heads, -1)
             case "own":
@@ -182,17 +199,6 @@ class DecoderWeights:
             case "modules":
                 names = [f"{module}.norms.{idx}.weight" for idx in range(num_heads)]
                 return torch.stack([self._read(name, head_dim) for name in names])
-
-    def _ordered(self, qkv: Projection) -> Projection:
-        """With the values of each head of queries and keys in the order of their pairs."""
-        rows = self._qkv_rows
-        if rows is None:
-            return qkv
-        weight, bias = qkv
-        return Projection(
-            weight[rows] if isinstance(weight, torch.Tensor) else weight.with_rows(rows),
-            None if bias is None else bias[rows],
-        )
 
     def _join(
         self, prefix: str, sizes: dict[str, int], in_features: int, *, has_bias: bool
@@ -242,16 +248,22 @@ def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, 
     return dict(zip(modules, sizes, strict=True))
 
 
-def _qkv_rows(config: DecoderConfig) -> torch.Tensor | None:
-    order = head_order(config.rope, config.head_dim)
+def _ordered(config: DecoderConfig, layer: AttentionLayer, qkv: Projection) -> Projection:
+    """With the values of each head of queries and keys in the order of their pairs."""
+    head_dim, order = layer.head_dim, head_order(config.rope, layer.head_dim)
     if order is None and not config.has_attention_gate:
-        return None
+        return qkv
+    assert not config.has_several_shapes, "keys are neither values nor another layer's"
     num_rotated = config.num_heads + config.num_kv_heads
-    heads = _stored_heads(config)[:, None] * config.head_dim
-    rows = heads + torch.arange(config.head_dim)
+    heads = _stored_heads(config)[:, None] * head_dim
+    by_head = heads + torch.arange(head_dim)
     if order is not None:
-        rows[:num_rotated] = heads[:num_rotated] + order
-    return rows.flatten()
+        by_head[:num_rotated] = heads[:num_rotated] + order
+    rows, (weight, bias) = by_head.flatten(), qkv
+    return Projection(
+        weight[rows] if isinstance(weight, torch.Tensor) else weight.with_rows(rows),
+        None if bias is None else bias[rows],
+    )
 
 
 def _stored_heads(config: DecoderConfig) -> torch.Tensor:

@@ -62,6 +62,7 @@ def fill_with_noise(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """In place; seeded by the name."""
     generator = torch.Generator(tensor.device).manual_seed(zlib.crc32(name.encode()))
     tensor.normal_(0.0, STD, generator=generator)
-    if tensor.ndim == 1 and "norm" in name and name.endswith("weight"):
+    is_norm = "norm" in name and name.endswith("weight")
+    if tensor.ndim == 1 and (is_norm or name.endswith("layer_scalar")):
         tensor += 1.0
     return tensor

@@ -58,14 +58,35 @@ class HeadNormConfig:
 
     modules: tuple[str, str] = ("q_norm", "k_norm")
     # shared: each head by itself, with one weight for all; own: with weights of its own;
-    # modules: the same, each head's in a module; whole: all heads at once.
-    scope: Literal["shared", "own", "modules", "whole"] = "shared"
+    # modules: the same, each head's in a module; whole: all heads at once; bare: without weights.
+    scope: Literal["shared", "own", "modules", "whole", "bare"] = "shared"
     is_after_rope: bool = False
+    is_of_rotated: bool = False  # layers that do not rotate have none
+    norms_values: bool = False  # each head by itself, without weights
 
     @property
     def is_plain(self) -> bool:
         """Qwen 3's."""
-        return self.scope == "shared" and not self.is_after_rope
+        is_more = self.is_after_rope or self.is_of_rotated or self.norms_values
+        return self.scope == "shared" and not is_more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryGrowth:
+    """A query of position p is multiplied with log(1 + floor((p + 1) / step)) * slope + 1."""
+
+    step: int
+    slope: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInputsConfig:
+    """What every layer is given of a token: an embedding of its own, and of the stream's."""
+
+    vocab_size: int
+    size: int  # of one layer's
+    activation: Activation  # of the gate by which it is multiplied
+    image_token_id: int  # whose embedding stands for those of an image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch.nn import functional
 
-from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linear, Linears
 from worker.engine.models.layer_config import Activation, MlpConfig
 from worker.engine.models.layer_ropes import Angles, LayerRopes
@@ -45,7 +46,11 @@ class LayerOps(Protocol):
         layer_id: int,
         attention: AttentionBackend,
     ) -> torch.Tensor:
-        """Norms and rotates queries and keys, and attends: [num_tokens, num_heads * head_dim]."""
+        """Norms and rotates queries and keys, and attends: [num_tokens, num_heads * head_dim].
+
+        `qkv` may have keys alone, which are the values, too; or, of a layer that has neither of its
+        own, queries alone.
+        """
         ...
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -60,10 +65,12 @@ class LayerOps(Protocol):
 class PlainLayerOps:
     """What is the same in plain torch wherever the model is: all but what attention needs."""
 
-    def __init__(self, ropes: LayerRopes, num_kv_heads: int, linears: Linears) -> None:
+    def __init__(
+        self, ropes: LayerRopes, layers: Sequence[AttentionLayer], linears: Linears
+    ) -> None:
         self.linears = linears
         self._ropes = ropes
-        self._num_kv_heads = num_kv_heads
+        self._layers = layers
 
     def begin(self, positions: torch.Tensor) -> None:
         self._ropes.begin(positions)
@@ -75,6 +82,34 @@ class PlainLayerOps:
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return add_rms_norm(delta, residual, weight, eps)
+
+    def attend_in_torch(
+        self,
+        qkv: torch.Tensor,
+        norm: HeadNorm | None,
+        layer_id: int,
+        attention: AttentionBackend,
+    ) -> torch.Tensor:
+        """As `LayerOps.attend`: any norm, before or after any rotation."""
+        layer, angles = self._layers[layer_id], self.angles(layer_id)
+        num_heads, num_kv_heads = layer.num_heads, layer.num_kv_heads
+        has_keys = layer.kv_layer_id is None
+        heads = qkv[:, : num_heads + num_kv_heads if has_keys else num_heads]
+        if norm is not None and not norm.is_after_rope:
+            heads = norm.of(heads)
+        if angles is not None:
+            heads = rotate(heads, *angles)
+        if norm is not None and norm.is_after_rope:
+            heads = norm.of(heads)
+        queries, factors = heads[:, :num_heads], self._ropes.query_factors(layer_id)
+        if factors is not None:
+            queries = (queries * factors).to(qkv.dtype)
+        if not has_keys:
+            return attention.forward(queries, None, None, layer_id)
+        values = qkv[:, -num_kv_heads:]
+        if norm is not None:
+            values = norm.of_values(values)
+        return attention.forward(queries, heads[:, num_heads:], values, layer_id)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return silu_mul(gate_up)
@@ -93,31 +128,7 @@ class TorchLayerOps(PlainLayerOps):
         layer_id: int,
         attention: AttentionBackend,
     ) -> torch.Tensor:
-        angles = self.angles(layer_id)
-        return attend_rotated(qkv, self._num_kv_heads, norm, angles, layer_id, attention)
-
-
-def attend_rotated(
-    qkv: torch.Tensor,  # [num_tokens, num_heads + 2 * num_kv_heads, head_dim]
-    num_kv_heads: int,
-    norm: HeadNorm | None,
-    angles: Angles | None,
-    layer_id: int,
-    attention: AttentionBackend,
-) -> torch.Tensor:
-    """Any norm, before or after any rotation, in plain torch."""
-    num_rotated = qkv.shape[1] - num_kv_heads
-    num_heads = num_rotated - num_kv_heads
-    heads = qkv[:, :num_rotated]
-    if norm is not None and not norm.is_after_rope:
-        heads = norm.of(heads)
-    if angles is not None:
-        heads = rotate(heads, *angles)
-    if norm is not None and norm.is_after_rope:
-        heads = norm.of(heads)
-    return attention.forward(
-        heads[:, :num_heads], heads[:, num_heads:], qkv[:, num_rotated:], layer_id
-    )
+        return self.attend_in_torch(qkv, norm, layer_id, attention)
 
 
 def add_rms_norm(

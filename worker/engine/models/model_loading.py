@@ -55,7 +55,7 @@ def load_model(
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
         ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
-        ops = TorchLayerOps(ropes, config.num_kv_heads, linears)
+        ops = TorchLayerOps(ropes, config.attention_layers, linears)
         renamed = RenamingCodeReader(weights, config.stored_names)
         coded = None if experts is None else CodedExperts(experts, renamed)
         model = DecoderModel(config, weights, ops, coded)

@@ -88,23 +88,31 @@ class NoNorm:
 
 
 class HeadNorm:
-    """Of queries and keys. Its weights, [num_heads + num_kv_heads, head_dim], are in the model's
-    dtype where it is plain, as kernels read them.
+    """Of queries and keys, and it may be of values. Its weights are in the model's dtype where it
+    is plain, as kernels read them.
     """
 
     def __init__(
-        self, config: HeadNormConfig, norm: NormConfig, weight: torch.Tensor, num_heads: int
+        self,
+        config: HeadNormConfig,
+        norm: NormConfig,
+        weight: torch.Tensor | None,  # [num_heads + num_kv_heads, head_dim]; None: there is none
+        num_heads: int,
     ) -> None:
         self.is_after_rope = config.is_after_rope
         self.is_plain = config.is_plain and norm.is_plain
         self.eps = norm.eps
-        self.weight = weight if self.is_plain else weight.float() + norm.weight_offset
+        self.weight = weight
+        if weight is not None and not self.is_plain:
+            self.weight = weight.float() + norm.weight_offset
+        self._norms_values = config.norms_values
         self._norm = norm
         self._num_queries = num_heads if config.scope == "whole" else None
 
     def of(self, heads: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_heads + num_kv_heads, head_dim]."""
         if self.is_plain:
+            assert self.weight is not None, "a plain one has weights"
             return functional.rms_norm(heads, heads.shape[-1:], None, self.eps) * self.weight
         if self._num_queries is None:
             normed = _float_norm(self._norm, heads.float(), None, None)
@@ -113,7 +121,11 @@ class HeadNorm:
             wholes = [each.flatten(1).float() for each in (queries, keys)]
             parts = [_float_norm(self._norm, each, None, None) for each in wholes]
             normed = torch.cat(parts, dim=1).view(heads.shape)
-        return (normed * self.weight).to(heads.dtype)
+        return (normed if self.weight is None else normed * self.weight).to(heads.dtype)
+
+    def of_values(self, values: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, num_kv_heads, head_dim]."""
+        return _float_norm(self._norm, values, None, None) if self._norms_values else values
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -10,7 +10,7 @@ LATENT = "its keys and values are made of a latent in a way of its own, or diffe
 OWN_ATTENTION = "its attention is computed in its own code, where ours cannot take its place"
 RECURRENT = "it has recurrent or convolutional layers of a kind that is not computed here"
 SELECTED = "its tokens see blocks, chunks or selected positions, not all that lie before them"
-SEVERAL_SHAPES = "its layers have keys of different shapes, and the KV pool holds one"
+ASSISTANT = "it guesses tokens for another model, whose keys and values it sees"
 SEVERAL_READERS = "one of its layers attends more than once in a step"
 NO_BODY = "its layers and its head cannot be told apart"
 SEES = "it reads images, and nobody has tried its text alone"
@@ -54,11 +54,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("Llama4ForConditionalGeneration", "MiniMaxM3SparseForConditionalGeneration"),
         "MiniMaxM3VLForCausalLM",
     ),
-    SEVERAL_SHAPES: (
-        *("Gemma4AssistantForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
-        *("Gemma4UnifiedAssistantForCausalLM", "Gemma4UnifiedForCausalLM"),
-        "Gemma4UnifiedForConditionalGeneration",
-    ),
+    ASSISTANT: (*("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),),
     SEVERAL_READERS: (*("DiffLlamaForCausalLM", "HrmTextForCausalLM"),),
     NO_BODY: ("ModernBertDecoderForCausalLM",),
     HEARS: (

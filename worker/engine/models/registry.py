@@ -34,6 +34,7 @@ from worker.engine.models.families.exaone4 import exaone4_config
 from worker.engine.models.families.falcon_h1 import falcon_h1_config
 from worker.engine.models.families.gemma import gemma_config
 from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config
+from worker.engine.models.families.gemma4 import gemma4_config
 from worker.engine.models.families.glm import glm4_config, glm_config
 from worker.engine.models.families.granite import granite_config
 from worker.engine.models.families.granite_hybrid import granite_hybrid_config
@@ -100,6 +101,8 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "Exaone4ForCausalLM": exaone4_config,
     "Gemma2ForCausalLM": gemma2_config,
     "Gemma3ForCausalLM": gemma3_config,
+    "Gemma4ForCausalLM": gemma4_config,
+    "Gemma4UnifiedForCausalLM": gemma4_config,
     "GemmaForCausalLM": gemma_config,
     "Glm4ForCausalLM": glm4_config,
     "HunYuanDenseV1ForCausalLM": hunyuan_config,

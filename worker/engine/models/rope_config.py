@@ -19,7 +19,7 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 class RopeConfig:
     """Frequencies, and how they are stretched over longer texts."""
 
-    kind: Literal["default", "linear", "dynamic", "yarn", "llama3", "longrope"]
+    kind: Literal["default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional"]
     theta: float
     factor: float = 1.0
     original_max_positions: int = 8192  # of all stretched kinds but linear: what it was trained for
@@ -33,12 +33,16 @@ class RopeConfig:
     truncate: bool = True
     short_factors: tuple[float, ...] = ()  # of longrope, by pair: of waves, in texts within
     long_factors: tuple[float, ...] = ()  # original_max_positions, and beyond
-    share: float = 1.0  # of a head's values that are rotated: the first
+    # Of a head's values that are rotated: the first ones. If it is proportional: the first of each
+    # half, and the waves are those of the whole head.
+    share: float = 1.0
     has_neighbours: bool = False  # pairs are stored side by side, not half a head apart
     axes: tuple[int, ...] = ()  # by pair: 0 to 2, of positions by time, row, column; (): of one
 
     def num_rotated(self, head_dim: int) -> int:
         """Of the values of a head."""
+        if self.kind == "proportional":
+            return 2 * int(head_dim * self.share // 2)
         return int(head_dim * self.share)
 
     @property
@@ -105,8 +109,9 @@ def ropes_by_layer(config: ConfigFile) -> LayeredRopes:
     for name in LAYER_TYPES:
         section = None if parameters is None else parameters.section(name)
         if section is not None:
-            section.refuse("partial_rotary_factor", 1, 1.0)
             ropes[name] = _rope(config, section)
+            if ropes[name].kind != "proportional":
+                section.refuse("partial_rotary_factor", 1, 1.0)
     layer_types = config.get("layer_types", None)
     if not isinstance(layer_types, list) or not {"full_attention", *layer_types} <= ropes.keys():
         raise ConfigError(
@@ -159,6 +164,10 @@ def _rope(config: ConfigFile, parameters: ConfigFile | None) -> RopeConfig:
             return _yarn(parameters, theta, _original_max_positions(config, parameters))
         case "longrope":
             return _longrope(config, parameters, theta)
+        case "proportional":
+            factor = parameters.number("factor", 1.0)
+            share = parameters.number("partial_rotary_factor", 1.0)
+            return RopeConfig("proportional", theta, factor, share=share)
         case "llama3":
             return RopeConfig(
                 "llama3",

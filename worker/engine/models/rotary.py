@@ -22,7 +22,7 @@ class RotaryEmbedding:
         self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype
     ) -> None:
         num_rotated = config.num_rotated(head_dim)
-        frequencies = _frequencies(config, num_rotated, max_positions)
+        frequencies = _frequencies(config, num_rotated, head_dim, max_positions)
         angles = torch.outer(torch.arange(max_positions).float(), frequencies)
         scale = config.growth
         still = (0, (head_dim - num_rotated) // 2)  # pairs that stay as they are
@@ -53,7 +53,8 @@ def head_order(config: RopeConfig, head_dim: int) -> torch.Tensor | None:
     head apart. None where they do. Products of queries and keys know of no order.
     """
     num_rotated = config.num_rotated(head_dim)
-    if num_rotated == head_dim and not config.has_neighbours:
+    is_in_order = num_rotated == head_dim or config.kind == "proportional"
+    if is_in_order and not config.has_neighbours:
         return None
     rotated, still = torch.arange(num_rotated), torch.arange(num_rotated, head_dim)
     first, second = rotated.chunk(2)
@@ -69,22 +70,27 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _frequencies(config: RopeConfig, head_dim: int, max_positions: int) -> torch.Tensor:
-    """[head_dim / 2] float32."""
-    exponents = torch.arange(0, head_dim, 2).float() / head_dim
+def _frequencies(
+    config: RopeConfig, num_rotated: int, head_dim: int, max_positions: int
+) -> torch.Tensor:
+    """[num_rotated / 2] float32."""
+    exponents = torch.arange(0, num_rotated, 2).float() / num_rotated
     match config.kind:
         case "default":
             return 1.0 / config.theta**exponents
         case "linear":
             return 1.0 / config.theta**exponents / config.factor
         case "dynamic":
-            return 1.0 / _dynamic_theta(config, head_dim, max_positions) ** exponents
+            return 1.0 / _dynamic_theta(config, num_rotated, max_positions) ** exponents
         case "yarn":
             return _yarn_frequencies(config, 1.0 / config.theta**exponents)
         case "longrope":
             is_long = max_positions > config.original_max_positions
             factors = torch.tensor(config.long_factors if is_long else config.short_factors)
             return 1.0 / (factors * config.theta**exponents)
+        case "proportional":
+            exponents = torch.arange(0, num_rotated, 2).float() / head_dim
+            return 1.0 / config.theta**exponents / config.factor
         case "llama3":
             return _llama3_frequencies(config, 1.0 / config.theta**exponents)
 

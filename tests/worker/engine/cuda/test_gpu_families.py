@@ -56,7 +56,9 @@ def assert_like_the_cpu(
     assert all(ours.values())
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3", "olmo2", "cohere2", "hunyuan", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", ["gemma2", "gemma3", "gemma4", "olmo2", "cohere2", "hunyuan", "gpt_oss"]
+)
 def test_a_family_gives_the_tokens_of_the_cpu(tmp_path: Path, family: str) -> None:
     """In chunks, with graphs, with windows, soft caps, experts and sinks."""
     path = save_family(tmp_path, family)
@@ -69,6 +71,15 @@ def test_no_position_is_beyond_what_the_model_knows(tmp_path: Path) -> None:
     """A step may have more tokens than a text of GPT-2."""
     path = save_family(tmp_path, "gpt2", max_position_embeddings=32)
     assert_like_the_cpu(path, LateDevice(), *requests((20, 7), max_tokens=5), max_step_tokens=50)
+
+
+def test_layers_of_two_shapes_never_wait_for_the_gpu(
+    tmp_path: Path, strict: StrictDevice, interpreter: None
+) -> None:
+    """By our own kernels, with layers that see the keys of others."""
+    config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    path = save_family(tmp_path, "gemma4")
+    assert_like_the_cpu(path, strict, *requests((30, 3), max_tokens=3), **config)
 
 
 def test_experts_and_sinks_never_wait_for_the_gpu(

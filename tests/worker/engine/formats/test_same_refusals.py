@@ -134,7 +134,7 @@ def test_shapes_are_those_that_the_engine_reads(
     assert isinstance(config, DecoderConfig)
     reader = Shapes()
     ropes = LayerRopes.of(config, 64, torch.float32)
-    ops = TorchLayerOps(ropes, config.num_kv_heads, choose_linears(torch.float32))
+    ops = TorchLayerOps(ropes, config.attention_layers, choose_linears(torch.float32))
     DecoderModel(config, reader, ops)
     told = decoder_shapes(json.loads((path / "config.json").read_text()))
     assert list(told) == list(reader.found.items())

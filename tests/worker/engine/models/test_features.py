@@ -33,11 +33,15 @@ from worker.engine.models.decoder_config import DecoderConfig, with_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.families import deepseek, granite_hybrid, lfm2, nemotron_h, qwen3_5
 from worker.engine.models.latent import latent_mixer
+from worker.engine.models.layer_config import LLAMA_PLACES, HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
+from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
 
 PROMPT = random_prompt(150, seed=4)  # beyond windows, and what ropes were trained for
 FULL = {"layer_types": ["full_attention", "full_attention"]}
 SLIDING = {"layer_types": ["sliding_attention", "sliding_attention"]}
+GEMMA_4_LOCAL = {"rope_type": "default", "rope_theta": 1e4}
+GEMMA_4_FULL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
 FAMILIES = FUSED | FUSED_IN_TORCH | RECURRENT | LATENT | GENERAL
 # Family -> what is switched off, each by itself.
 SWITCHES: dict[str, list[dict[str, Any]]] = {
@@ -101,6 +105,20 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     ],
     "glm4_moe_lite": [{"norm_topk_prob": False}, {"routed_scaling_factor": 1.0}],
     "minicpm3": [{"scale_emb": 1.0}, {"scale_depth": 2**0.5}, {"dim_model_base": 48}],
+    "gemma4": [
+        {"sliding_window": 400},
+        {"final_logit_softcapping": None},
+        {"hidden_activation": "silu"},
+        *(
+            {"rope_parameters": {"full_attention": full, "sliding_attention": local}}
+            for full, local in (
+                (GEMMA_4_LOCAL, GEMMA_4_LOCAL),
+                (GEMMA_4_FULL | {"partial_rotary_factor": 1.0}, GEMMA_4_LOCAL),
+                (GEMMA_4_FULL | {"factor": 8.0}, GEMMA_4_LOCAL),
+                (GEMMA_4_FULL, GEMMA_4_LOCAL | {"rope_theta": 1e2}),
+            )
+        ),
+    ],
     "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "lfm2": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e2}}],
@@ -273,6 +291,34 @@ def test_a_part_of_experts_that_is_left_out_moves_the_logits(
         return replace(made, unread_prefixes=("model.layers.", "backbone.layers."))
 
     monkeypatch.setattr(module, "with_experts", without_part)
+    assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("family", "part"),
+    [
+        ("gemma4", {"head_norm": HeadNormConfig()}),
+        ("gemma4", {"head_norm": None}),
+        ("gemma4", {"layer_inputs": None}),
+        ("gemma4", {"layer_inputs": None, "has_layer_scales": False}),
+        ("gemma4", {"embedding_scale": 1.0}),
+        ("gemma4", {"norm_places": LLAMA_PLACES}),
+        ("gemma4 keys as values", {"head_norm": HeadNormConfig()}),
+        ("gemma4 keys as values", {"has_layer_scales": False}),
+    ],
+    ids=str,
+)
+def test_a_part_of_a_layer_that_is_left_out_moves_the_logits(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, family: str, part: dict[str, Any]
+) -> None:
+    path, with_it = tiny(family)
+    model = read_model_config(path)
+    read = FUSED_ARCHITECTURES[model.architecture]
+
+    def without_part(*args: Any) -> DecoderConfig:
+        return replace(read(*args), **part, unread_prefixes=("model.",))
+
+    monkeypatch.setitem(FUSED_ARCHITECTURES, model.architecture, without_part)
     assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
-from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linears, PlainLinears
-from worker.engine.models.layer_ops import PlainLayerOps, attend_rotated
+from worker.engine.models.layer_ops import PlainLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.norms import HeadNorm
 
@@ -21,9 +22,9 @@ class PlainGpuLayerOps(PlainLayerOps):
     """
 
     def __init__(
-        self, ropes: LayerRopes, num_kv_heads: int, linears: Linears | None = None
+        self, ropes: LayerRopes, layers: Sequence[AttentionLayer], linears: Linears | None = None
     ) -> None:
-        super().__init__(ropes, num_kv_heads, linears or PlainLinears())
+        super().__init__(ropes, layers, linears or PlainLinears())
 
     def attend(
         self,
@@ -33,8 +34,8 @@ class PlainGpuLayerOps(PlainLayerOps):
         attention: AttentionBackend,
     ) -> torch.Tensor:
         rotary = self._ropes.rotary(layer_id)
-        if rotary is None or not (norm is None or norm.is_plain):
-            angles = self.angles(layer_id)
-            return attend_rotated(qkv, self._num_kv_heads, norm, angles, layer_id, attention)
+        has_keys = self._layers[layer_id].kv_layer_id is None
+        if rotary is None or not has_keys or not (norm is None or norm.is_plain):
+            return self.attend_in_torch(qkv, norm, layer_id, attention)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
         return cast(GpuAttention, attention).forward_qkv(qkv, weight, eps, rotary, layer_id)

@@ -1,0 +1,86 @@
+"""What each layer is given of a token beside the stream, and what ends a layer for it."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.layer_config import LayerInputsConfig
+from worker.engine.models.layer_ops import LayerOps, activate
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.model import ModelInput
+from worker.engine.models.norms import rms_norm
+
+
+class LayerInputs:
+    """Embeddings of a token for all layers, to which come parts of its embedding in the stream."""
+
+    def __init__(
+        self, config: DecoderConfig, inputs: LayerInputsConfig, reader: WeightReader, ops: LayerOps
+    ) -> None:
+        self._num_layers, self._size = config.num_layers, inputs.size
+        self._image_token_id = inputs.image_token_id
+        size, hidden_size = config.num_layers * inputs.size, config.hidden_size
+        # [vocab_size, num_layers * size]
+        self._embeddings = reader.read(
+            "model.embed_tokens_per_layer.weight", inputs.vocab_size, size
+        )
+        rounded = torch.tensor(inputs.size**0.5, dtype=self._embeddings.dtype)
+        self._embedding_scale = float(rounded)
+        name = "model.per_layer_model_projection.weight"
+        self._projection = ops.linears.make(reader.read(name, size, hidden_size), None)
+        self._projection_scale = hidden_size**-0.5
+        self._norm = reader.read("model.per_layer_projection_norm.weight", inputs.size)
+        self._eps = config.norm.eps
+
+    def of(self, batch: ModelInput, embeddings: torch.Tensor) -> torch.Tensor:
+        """[num_layers, num_tokens, size]; `embeddings` [num_tokens, hidden_size] of the stream."""
+        input_ids = batch.input_ids
+        if batch.image_rows:
+            input_ids = input_ids.clone()
+            for places, _ in batch.image_rows:
+                input_ids[places] = self._image_token_id
+        projected = self._by_layer(self._projection(embeddings) * self._projection_scale)
+        own = functional.embedding(input_ids, self._embeddings) * self._embedding_scale
+        given = rms_norm(projected, self._norm, self._eps) + self._by_layer(own)
+        return (given * 2**-0.5).transpose(0, 1)
+
+    def _by_layer(self, values: torch.Tensor) -> torch.Tensor:
+        return values.view(-1, self._num_layers, self._size)
+
+
+class LayerEnd:
+    """Adds to the stream what a layer makes of its inputs, and scales it."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        reader: WeightReader,
+        layer_id: int,
+        ops: LayerOps,
+    ) -> None:
+        prefix, inputs = f"model.layers.{layer_id}.", config.layer_inputs
+        self._scale = reader.read(f"{prefix}layer_scalar", 1)
+        self._inputs = inputs
+        self._eps = config.norm.eps
+        if inputs is not None:
+            shape = inputs.size, config.hidden_size
+            gate = reader.read(f"{prefix}per_layer_input_gate.weight", *shape)
+            up = reader.read(f"{prefix}per_layer_projection.weight", *reversed(shape))
+            self._gate, self._up = ops.linears.make(gate, None), ops.linears.make(up, None)
+            name = f"{prefix}post_per_layer_input_norm.weight"
+            self._norm = reader.read(name, config.hidden_size)
+
+    def forward(
+        self,
+        delta: torch.Tensor,  # as `Layer.forward` gives them
+        residual: torch.Tensor,
+        given: torch.Tensor | None,  # [num_tokens, size], of this layer
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, behind it."""
+        if self._inputs is not None and given is not None:
+            residual = residual + delta
+            gates = activate(self._gate(residual), self._inputs.activation)
+            delta = rms_norm(self._up(gates * given), self._norm, self._eps)
+        return delta * self._scale, residual * self._scale
