@@ -25,6 +25,7 @@ def main(config: Annotated[FrontendConfig, FLAT] = FrontendConfig()) -> None:  #
     config.service_login()
     config.declared_prefixes()
     config.check_parsers()
+    config.check_keeping()
     # Late: who asks for --help, or has a flag wrong, need not wait for all of it.
     with importing_much():
         import uvloop

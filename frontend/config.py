@@ -107,8 +107,11 @@ class FrontendConfig(ClusterConfig):
     """Largest conversation of a kept response; longer ones are served with "store": false."""
     keep_requests: KeptRequests = "asked"
     """Requests that are kept beside responses (--response-store-bytes, --response-ttl-s), so that
-    they can be forked when they are over. asked: those with "store": true; all: each that has
-    room."""
+    they can be forked, run again and compared when they are over. asked: those with "store": true;
+    all: each that has room."""
+    keep_share: float = 1.0
+    """With --keep-requests all: this share of them, of 0 to 1, drawn by their ids, so that all
+    frontends and `jetflock shadow` choose the same."""
     max_images: int = 8
     """Images that one request may have."""
     max_image_bytes: int = 10 << 20
@@ -152,6 +155,16 @@ class FrontendConfig(ClusterConfig):
         nameless = [ApiKey.without_limits(key) for key in sorted(keys)]
         # A key that stands in both has its limits.
         return [*named, *(key for key in nameless if key.digest not in digests)]
+
+    def check_keeping(self) -> None:
+        """Raises ConfigError."""
+        if not 0 <= self.keep_share <= 1:
+            raise ConfigError(f"keep_share is {self.keep_share:g}, must be 0 to 1")
+        if self.keep_share < 1 and self.keep_requests != "all":
+            raise ConfigError(
+                f"keep_share is {self.keep_share:g}, and keep_requests {self.keep_requests!r}: a "
+                "share is of all"
+            )
 
     def check_parsers(self) -> None:
         """Whether there are the parsers that were chosen. Raises ConfigError."""

@@ -43,6 +43,14 @@ def requeued_rid(rid: str) -> str:
     return hashlib.blake2b(rid.encode(), digest_size=16, person=b"jetflock-requeue").hexdigest()
 
 
+def is_sampled(group_id: str, share: float) -> bool:
+    """Whether a request is one of this share of all. Whoever asks with the same share chooses the
+    same ones, and with a greater one those and more.
+    """
+    digest = hashlib.blake2b(group_id.encode(), digest_size=8, person=b"jetflock-sample").digest()
+    return int.from_bytes(digest) < share * 2**64
+
+
 def is_rid(text: str) -> bool:
     """Whether a client's text may be used as a request id."""
     return _RID.fullmatch(text) is not None

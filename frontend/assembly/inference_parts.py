@@ -193,7 +193,9 @@ def _acceptor(
         ends.attachments,
         Keepers(
             ResponseStarts(streams.responses, streams.conversations),
-            RequestKeeper(streams.responses, process.config.keep_requests),
+            RequestKeeper(
+                streams.responses, process.config.keep_requests, process.config.keep_share
+            ),
         ),
         _submitter(process, streams, ends),
         ends.answers,

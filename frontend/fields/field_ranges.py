@@ -9,6 +9,7 @@ from shared.errors import InvalidRequest
 from shared.protocol.logprobs import MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 16
+_MAX_DIGITS = 12
 
 
 class Range(NamedTuple):
@@ -30,6 +31,14 @@ class Range(NamedTuple):
         if self.high is not None:
             bounds.append(f"at most {_number(self.high)}")
         raise InvalidRequest(f"'{name}' is {value}, must be {' and '.join(bounds)}", param=name)
+
+    def read(self, name: str, text: str) -> int:
+        """A whole number of a query. Raises InvalidRequest with field and value."""
+        is_number = text.isascii() and text.removeprefix("-").isdecimal()
+        if not is_number or len(text) > _MAX_DIGITS:
+            raise InvalidRequest(f"'{name}' is {text[:40]!r}, must be a whole number", param=name)
+        self.check(name, int(text))
+        return int(text)
 
     def json_schema(self) -> dict[str, Any]:
         """JSON Schema's words for it."""

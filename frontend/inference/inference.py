@@ -8,11 +8,12 @@ open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from frontend.inference.inference_side import InferenceSide
+from frontend.inference.resuming.kept_streams import KeptStreams
 from frontend.inference.resuming.stream_tokens import StreamTokens
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import KeptResponse
@@ -110,14 +111,24 @@ class Inference:
         """Count in a call that asks no model. Raises RateLimited."""
         self._current.admit_call(caller)
 
-    async def tokens(self, group_id: str, choice: int, caller: Caller) -> StreamTokens:
-        """Those of one choice, as the log has them by now.
+    async def tokens(
+        self, group_id: str, choice: int, caller: Caller, num_top: int
+    ) -> StreamTokens:
+        """Those of one choice, as the log has them by now, with so many alternatives at most.
 
         Raises RateLimited, NotFound, InvalidRequest or ServiceUnavailable.
         """
         self._current.admit_call(caller)
         side = await self._side_of(group_id, caller)
-        return await side.known.tokens(group_id, choice, caller)
+        return await side.known.tokens(group_id, choice, caller, num_top)
+
+    async def kept(self, query: Mapping[str, str], caller: Caller) -> KeptStreams:
+        """A page of the kept streams that are over.
+
+        Raises RateLimited, InvalidRequest or ServiceUnavailable.
+        """
+        self._current.admit_call(caller)
+        return await self._current.known.kept(query, caller)
 
     async def abort(self, group_id: str, caller: Caller) -> int:
         """End all choices of a group. Returns how many had not ended by themselves.

@@ -96,6 +96,10 @@ class Caller:
         """Whose its requests are, in records."""
         return self.tenant.owner
 
+    def may_read_kept(self, owner: str) -> bool:
+        """Whether it is told of a kept request that is over."""
+        return owner == self.owner or self.tenant.reads_kept
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
@@ -128,6 +132,7 @@ class Fork:
     num_public_tokens: int  # of the prompt
     at: int  # tokens of the source that it begins with
     text_offset: int  # code points of visible text that these show
+    is_rerun: bool = False  # with the seed of its source, to be compared with it
 
     @property
     def num_given(self) -> int:

@@ -25,6 +25,7 @@ from frontend.surfaces.tokens.token_bodies import ModelBody
 from frontend.text.event_id import parse_event_id
 from frontend.text.event_writer import encode_json
 from shared.errors import InvalidRequest
+from shared.protocol.logprobs import MAX_TOP_LOGPROBS
 from shared.protocol.reply import Surface
 
 Handler = Callable[[dict[str, Any], Caller], Awaitable[Answer | bytes]]
@@ -45,6 +46,7 @@ class _ResponseQuery(msgspec.Struct, frozen=True):
 class _TokensQuery(msgspec.Struct, frozen=True):
     stream_id: str
     choice: Annotated[int, msgspec.Meta(ge=0, lt=1 << 30)] = 0
+    top: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] = 0
 
 
 class PageQuery(msgspec.Struct, frozen=True):
@@ -55,6 +57,8 @@ class PageQuery(msgspec.Struct, frozen=True):
     after: str | None = None
     order: str | None = None
     purpose: str | None = None
+    since: int | None = None
+    model: str | None = None
 
     def query(self) -> dict[str, str]:
         """The query as a URL would have it."""
@@ -109,6 +113,7 @@ class NatsEndpoints:
             "files.delete": of_id(self._files.delete),
             "fork": self._starter(Surface.FORK),
             "tokens": self._tokens,
+            "streams.list": self._list_streams,
             "resume": self._resume,
             "abort": self._abort,
             "erase": self._erase,
@@ -144,7 +149,12 @@ class NatsEndpoints:
 
     async def _tokens(self, body: dict[str, Any], caller: Caller) -> bytes:
         query = convert(body, _TokensQuery)
-        return encode_json(await self._inference.tokens(query.stream_id, query.choice, caller))
+        tokens = await self._inference.tokens(query.stream_id, query.choice, caller, query.top)
+        return encode_json(tokens)
+
+    async def _list_streams(self, body: dict[str, Any], caller: Caller) -> bytes:
+        page = convert(body, PageQuery)
+        return encode_json(await self._inference.kept(page.query(), caller))
 
     async def _get_response(self, body: dict[str, Any], caller: Caller) -> Answer | bytes:
         query = convert(body, _ResponseQuery)

@@ -9,6 +9,7 @@ import msgspec
 from frontend.cluster.cluster_answer import ClusterHistoryView, ClusterView, RequestPath
 from frontend.cluster.loads import Loads
 from frontend.inference.inference import Aborted
+from frontend.inference.resuming.kept_streams import KeptStreams
 from frontend.inference.resuming.stream_tokens import StreamTokens
 from frontend.routes.model_object import ModelList
 from frontend.routes.status_routes import Version
@@ -84,6 +85,7 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     ClusterHistoryView,
     RequestPath,
     StreamTokens,
+    KeptStreams,
     FileList,
     FileDeleted,
     BatchList,

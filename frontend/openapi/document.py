@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from frontend.fields.field_ranges import RANGES
+from frontend.inference.resuming.kept_streams import LIMIT, SINCE
 from frontend.openapi.answers import answer_schemas, schema_ref
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.operations import ERRORS, content_of, operation_of, start_of
@@ -63,6 +65,13 @@ _FILE_ID = {"name": "file_id", "in": "path", "required": True, "schema": {"type"
 _BATCH_ID = _FILE_ID | {"name": "batch_id"}
 _MODEL_QUERY = {"name": "model", "in": "query", "schema": {"type": "string"}}
 _CHOICE = {"name": "choice", "in": "query", "schema": {"type": "integer", "minimum": 0}}
+_TOP = {"name": "top", "in": "query", "schema": RANGES["top_logprobs"].json_schema()}
+_KEPT_QUERY = [
+    {"name": "limit", "in": "query", "schema": {"type": "integer", **LIMIT.json_schema()}},
+    {"name": "since", "in": "query", "schema": {"type": "integer", **SINCE.json_schema()}},
+    {"name": "after", "in": "query", "schema": {"type": "string"}},
+    _MODEL_QUERY,
+]
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -95,13 +104,14 @@ def openapi_document(version: str) -> dict[str, Any]:
         "/invocations": {"post": _invocation()},
         "/health_generate": {"get": _probe()},
         "/generate": {"post": start_of("generate", "GenerateBody", "Generated")},
+        "/v1/streams": {"get": operation_of("list_streams", "KeptStreams", parameters=_KEPT_QUERY)},
         "/v1/streams/{rid}": {
             "get": _resume(),
             "delete": operation_of("erase", "Erased", parameters=[_RID]),
         },
         "/v1/streams/{rid}/fork": {"post": _fork()},
         "/v1/streams/{rid}/tokens": {
-            "get": operation_of("tokens", "StreamTokens", parameters=[_RID, _CHOICE])
+            "get": operation_of("tokens", "StreamTokens", parameters=[_RID, _CHOICE, _TOP])
         },
         "/v1/streams/{rid}/path": {"get": operation_of("path", "RequestPath", parameters=[_RID])},
         "/abort_request": {"post": operation_of("abort", "Aborted", body=_ABORT_BODY)},

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from frontend.cluster.request_path_service import PathService
+from frontend.fields.field_ranges import RANGES
 from frontend.fields.request_body import rid_of_body
 from frontend.http.error_response import json_response
 from frontend.http.http_request import HttpBodies
@@ -16,7 +17,7 @@ from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import ApiRoute
 from frontend.stored.erasing.erasing_service import ErasingService
-from frontend.surfaces.forks.fork_body import STREAM_FIELD, checked_choice
+from frontend.surfaces.forks.fork_body import FROM_ZERO, STREAM_FIELD
 from frontend.text.event_id import parse_event_id
 from frontend.text.event_writer import encode_json
 from shared.errors import InvalidRequest
@@ -43,6 +44,7 @@ class StreamRoutes:
 
     def routes(self) -> Sequence[ApiRoute]:
         return [
+            ApiRoute("GET", "/v1/streams", self._list),
             ApiRoute("GET", "/v1/streams/{rid}", self._resume),
             ApiRoute("DELETE", "/v1/streams/{rid}", self._erase),
             ApiRoute("GET", "/v1/streams/{rid}/path", self._paths.path),
@@ -81,9 +83,15 @@ class StreamRoutes:
         return AnswerResponse(answer, self._ping_interval_s)
 
     async def _tokens(self, request: Request, caller: Caller) -> Response:
-        choice = checked_choice(request.query_params.get("choice", "0"))
-        tokens = await self._inference.tokens(request.path_params["rid"], choice, caller)
+        query, rid = request.query_params, request.path_params["rid"]
+        choice = FROM_ZERO.read("choice", query.get("choice", "0"))
+        num_top = RANGES["top_logprobs"].read("top", query.get("top", "0"))
+        tokens = await self._inference.tokens(rid, choice, caller, num_top)
         return json_response(encode_json(tokens))
+
+    async def _list(self, request: Request, caller: Caller) -> Response:
+        page = await self._inference.kept(request.query_params, caller)
+        return json_response(encode_json(page))
 
     async def _abort(self, request: Request, caller: Caller) -> Response:
         async with self._bodies.read(request, caller) as body:

@@ -49,6 +49,7 @@ class _Rights(msgspec.Struct, frozen=True, kw_only=True):
     weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     cache_group: TenantId | None = None
     operator: bool = False
+    reads_kept: bool = False
 
     def tenant(self, tenant_id: str) -> Tenant:
         return Tenant(
@@ -59,6 +60,7 @@ class _Rights(msgspec.Struct, frozen=True, kw_only=True):
             tokens_per_minute=self.tokens_per_minute,
             cache_group=self.cache_group or "",
             is_operator=self.operator,
+            reads_kept=self.reads_kept,
         )
 
 

@@ -27,6 +27,7 @@ class Tenant:
     tokens_per_minute: int | None = None  # of prompts and output
     cache_group: str = ""  # of tenants that share cached prefixes; "": of this one alone
     is_operator: bool = False  # may see machines, and the requests of others
+    reads_kept: bool = False  # may read kept requests of all tenants, and run them again
 
     @property
     def owner(self) -> str:

@@ -240,7 +240,7 @@ class JetStream:
         """
         start: dict[str, Any] = {"seq": first_seq}
         if since is not None:
-            start = {"start_time": since.astimezone(datetime.UTC).isoformat()}
+            start = _from_time(since)
         while True:
             messages = await self._direct_batch(stream, subject, start, batch)
             for message in messages:
@@ -265,12 +265,23 @@ class JetStream:
             raise BrokerUnavailable(f"{stream} was read from a replica that lags behind")
 
     async def direct_batch(
-        self, stream: str, subject: str, seq: int, batch: int
+        self,
+        stream: str,
+        subject: str,
+        seq: int,
+        batch: int,
+        *,
+        since: datetime.datetime | None = None,
+        max_bytes: int | None = None,
     ) -> list[StoredMessage]:
         """The next messages of a subject from `seq` on, in order and none left out; fewer than
-        `batch` when there are no more, or when the replica that answers lags behind.
+        `batch` when there are no more, when the replica that answers lags behind, or, of
+        `max_bytes`, when these are sent. With `since` from that time on, in the place of `seq`.
         """
-        return await self._direct_batch(stream, subject, {"seq": seq}, batch)
+        start: dict[str, Any] = {"seq": seq} if since is None else _from_time(since)
+        if max_bytes is not None:
+            start["max_bytes"] = max_bytes
+        return await self._direct_batch(stream, subject, start, batch)
 
     async def erase(self, stream: str, subject: str, *, below: int | None = None) -> int:
         """Delete all messages of a subject, those below a sequence alone if one is given, and
@@ -431,6 +442,10 @@ class JetStream:
             raise BrokerUnavailable("the connection to NATS is closed") from exc
         raise_if_cancelled()
         return answer
+
+
+def _from_time(since: datetime.datetime) -> dict[str, Any]:
+    return {"start_time": since.astimezone(datetime.UTC).isoformat()}
 
 
 def _broker_error(error: ApiError) -> BrokerError:

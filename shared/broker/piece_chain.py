@@ -60,7 +60,7 @@ class PieceChain:
         first = await self._js.get_next(self._stream, subject, seq)
         if first is None:
             return None
-        piece = _piece(first.data)
+        piece = piece_of(first.data)
         if piece is None:
             return first.data
         return await self._rest(subject, first, piece)
@@ -69,7 +69,7 @@ class PieceChain:
         parts = [piece.data]
         for idx in range(1, piece.num_pieces):
             found = await self._js.get_next(self._stream, subject, message.seq + 1)
-            more = None if found is None else _piece(found.data)
+            more = None if found is None else piece_of(found.data)
             if found is None or more is None or more.piece_idx != idx:
                 return None
             parts.append(more.data)
@@ -87,8 +87,8 @@ def _cut(record: bytes, room: int) -> list[bytes]:
     ]
 
 
-def _piece(data: bytes) -> Piece | None:
-    """None for a record that is one message."""
+def piece_of(data: bytes) -> Piece | None:
+    """What a message is a piece of; None for a record that is one message."""
     try:
         piece = decode(Piece, data)
     except ProtocolError:

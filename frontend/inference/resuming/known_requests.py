@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from frontend.inference.answers.terminator import Terminator
+from frontend.inference.resuming.kept_streams import KeptStreams, kept_page
 from frontend.inference.resuming.stream_finder import StreamFinder
 from frontend.inference.resuming.stream_tokens import StreamTokens
 from frontend.jobs.job import Caller
 from frontend.streams.reply_router import ReplyRouter
-from frontend.surfaces.responses.store import ResponseStore
+from frontend.surfaces.responses.store import KeptRequest, ResponseStore
 from shared.errors import BrokerError, InvalidRequest, NotFound, ServiceUnavailable
 from shared.protocol.finish import FinishReason
 from shared.protocol.reply import ReplyParams
@@ -39,28 +41,42 @@ class KnownRequests:
         try:
             await self._finder.known(group_id, caller.owner)
         except NotFound:
-            return False
+            return await self._kept(group_id, 0, caller) is not None
         return True
 
-    async def tokens(self, group_id: str, choice: int, caller: Caller) -> StreamTokens:
-        """Those of one choice, as the log has them by now.
+    async def tokens(
+        self, group_id: str, choice: int, caller: Caller, num_top: int
+    ) -> StreamTokens:
+        """Those of one choice, as the log has them by now, with so many alternatives at most.
 
         Raises NotFound, InvalidRequest for a choice that it has not, or ServiceUnavailable.
         """
         try:
             known = await self._finder.known(group_id, caller.owner)
         except NotFound:
-            kept = None
-            if is_rid(group_id):
-                kept = await self._responses.get_request(choice_rid(group_id, choice))
-            if kept is None or kept.done is None or kept.request.reply.owner != caller.owner:
+            kept = await self._kept(group_id, choice, caller)
+            if kept is None or kept.done is None:
                 raise
-            return StreamTokens.of(group_id, choice, done_chunk(kept.done))
+            return StreamTokens.of(kept.request.reply, done_chunk(kept.done), num_top)
         if choice >= len(known):
             raise InvalidRequest(
                 f"'choice' is {choice}, the stream has {len(known)}", param="choice"
             )
-        return StreamTokens.of(group_id, choice, await self._finder.look(known[choice]))
+        chunk = await self._finder.look(known[choice])
+        return StreamTokens.of(known[choice].reply, chunk, num_top)
+
+    async def kept(self, query: Mapping[str, str], caller: Caller) -> KeptStreams:
+        """A page of the caller's. Raises InvalidRequest or ServiceUnavailable."""
+        return await kept_page(self._responses.all, query, caller)
+
+    async def _kept(self, group_id: str, choice: int, caller: Caller) -> KeptRequest | None:
+        """One that is over, and that the caller may read. Raises ServiceUnavailable."""
+        if not is_rid(group_id):
+            return None
+        kept = await self._responses.get_request(choice_rid(group_id, choice))
+        if kept is None or kept.done is None or not caller.may_read_kept(kept.request.reply.owner):
+            return None
+        return kept
 
     async def abort(self, group_id: str, caller: Caller) -> int:
         """End all choices of a group, or of the groups here that their client calls so.

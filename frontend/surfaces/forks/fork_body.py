@@ -38,6 +38,7 @@ class ForkSampling(msgspec.Struct, omit_defaults=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    logprobs: int | None = None
     seed: int | Literal["source"] | None = None
     max_tokens: int | None = None
 
@@ -46,6 +47,7 @@ class ForkBody(msgspec.Struct, omit_defaults=True):
     """A stream, a place in it, and how to go on."""
 
     stream_id: str | None = None
+    model: str | None = None  # None: the source's
     choice: int | None = None
     at: int | None = None
     text_offset: int | None = None
@@ -57,7 +59,6 @@ class ForkBody(msgspec.Struct, omit_defaults=True):
     store: bool | None = None
 
 
-_MAX_DIGITS = 9
 _SAMPLING = "sampling."
 _STAYS: Refused = dict.fromkeys(
     set(SamplingFields.__struct_fields__) - set(ForkSampling.__struct_fields__), always
@@ -94,14 +95,8 @@ class ForkBodies:
             value = getattr(sampling, name)
             if name in RANGES and value != SEED_OF_SOURCE:
                 RANGES[name].check(_SAMPLING + name, value)
+        RANGES["top_logprobs"].check(f"{_SAMPLING}logprobs", sampling.logprobs)
         return body, sampling
-
-
-def checked_choice(text: str) -> int:
-    """Of a query. Raises InvalidRequest."""
-    if not (text.isascii() and text.isdecimal()) or len(text) > _MAX_DIGITS:
-        raise InvalidRequest(f"'choice' is {text[:40]!r}, must be at least 0", param="choice")
-    return int(text)
 
 
 def changed(params: SamplingParams, fields: ForkSampling, seed: int, vocab_size: int) -> Any:

@@ -11,6 +11,7 @@ from frontend.jobs.job import AnswerOptions, Caller, Fork, Job, Prompt
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.surfaces.forks.fork_body import (
+    SEED_OF_SOURCE,
     STREAM_FIELD,
     ForkBodies,
     ForkBody,
@@ -45,6 +46,7 @@ class ForkRequests:
         self._encoder = encoder
         self._sources = sources
         self._bodies = ForkBodies()
+        self._alike: dict[tuple[str, str], bool] = {}  # tokenizers' hashes: their ids mean the same
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
@@ -54,10 +56,13 @@ class ForkRequests:
                 f"'{STREAM_FIELD}' is required: the id of a stream", param=STREAM_FIELD
             )
         event_id = _event_id(body)
-        source = await self._sources.find(body.stream_id, body.choice or 0, caller.owner)
+        source = await self._sources.find(body.stream_id, body.choice or 0, caller)
         _check_kind(source, body)
-        model = await self._models.model(source.reply.model)
-        _check_model(source, model)
+        model = await self._models.model(body.model or source.reply.model)
+        if model.name == source.reply.model:
+            _check_model(source, model)
+        else:
+            await self._check_other_model(source, model, caller)
         place = await self._place(body, event_id, source, model, caller)
         token_ids = source.token_ids[: place.num_tokens]
         if body.append is not None:
@@ -73,6 +78,7 @@ class ForkRequests:
                 source.logprobs_of(place.num_tokens),
                 source.prompt_logprobs,
             )
+            _check_logprobs(source, fields)
         surface = source.reply.surface
         if surface is Surface.GENERATE_SO_FAR and caller.transport == "nats":
             surface = Surface.GENERATE  # there events that repeat the text would outgrow a message
@@ -103,6 +109,28 @@ class ForkRequests:
             )
         return await self._encoder.run(caller, _CHARS_A_TOKEN * len(source.token_ids), find)
 
+    async def _check_other_model(
+        self, source: ForkSource, model: ServedModel, caller: Caller
+    ) -> None:
+        """Whether a model that the source did not ask can go on with its tokens.
+
+        Raises NotForkable or ServiceUnavailable.
+        """
+        ours, theirs = source.request.tokenizer_hash, model.card.tokenizer_hash
+        if ours != theirs and (ours, theirs) not in self._alike:
+            # Their chat templates may differ: what is compared is what ids stand for.
+            known, other = (await self._models.text(ours)).tokenizer, model.text.tokenizer
+            num_chars = _CHARS_A_TOKEN * model.card.vocab_size
+            self._alike[ours, theirs] = await self._encoder.run(
+                caller, num_chars, lambda: known.get_vocab() == other.get_vocab()
+            )
+        if ours != theirs and not self._alike[ours, theirs]:
+            raise NotForkable(
+                f"'model' is {model.name!r}, whose tokenizer is not that of {source.reply.model!r}",
+                param="model",
+            )
+        _check_fits(source, model)
+
     def _job(
         self,
         surface: Surface,
@@ -123,6 +151,8 @@ class ForkRequests:
                 param="sampling.max_tokens",
             )
         checked_prompt_top(reply.num_prompt_top, is_stream=bool(body.stream))
+        is_other = model.name != reply.model
+        num_top = reply.num_top if fields.logprobs is None else fields.logprobs
         return Job(
             surface=surface,
             model=model,
@@ -140,7 +170,9 @@ class ForkRequests:
                 ),
                 text=request.text,
                 max_tokens=max_tokens,
-                max_tokens_is_default=False,
+                # What there was room for is less where logprobs or a smaller context take it.
+                max_tokens_is_default=fields.max_tokens is None
+                and (is_other or fields.logprobs is not None),
                 max_tokens_param="sampling.max_tokens",
                 prompt_param=STREAM_FIELD,
                 n=1 if body.n is None else body.n,
@@ -148,8 +180,8 @@ class ForkRequests:
                 cache_salt="",
                 grammar_param="sampling",
                 logprobs=LogprobOptions(
-                    reply.num_top, reply.num_prompt_top, sampling.logprob_ids, reply.prompt_start,
-                    reply.echo_logprobs,
+                    num_top, reply.num_prompt_top, sampling.logprob_ids, reply.prompt_start,
+                    reply.echo_logprobs, "sampling.logprobs",
                 ),
                 keep=request.keep,
                 session=request.session,
@@ -164,8 +196,8 @@ class ForkRequests:
             ),
             answer=reply.answer,
             fork=Fork(
-                given, request.cache_salt, request.num_public_tokens, place.num_tokens,
-                place.text_offset,
+                given, request.cache_salt, 0 if is_other else request.num_public_tokens,
+                place.num_tokens, place.text_offset, is_rerun=fields.seed == SEED_OF_SOURCE,
             ),
         )  # fmt: skip
 
@@ -208,6 +240,18 @@ def _check_kind(source: ForkSource, body: ForkBody) -> None:
         )
 
 
+def _check_logprobs(source: ForkSource, fields: ForkSampling) -> None:
+    """What is given has those of the source. Raises NotForkable."""
+    has = source.request.sampling.logprobs
+    if fields.logprobs not in (None, has):
+        words = "none" if has is None else f"{has} alternatives"
+        raise NotForkable(
+            f"'sampling.logprobs' is {fields.logprobs}, and the tokens that the fork begins with "
+            f"have {words}",
+            param="sampling.logprobs",
+        )
+
+
 def _check_model(source: ForkSource, model: ServedModel) -> None:
     """Whether its tokens mean the same there. Raises NotForkable."""
     adapter = "" if model.adapter is None else model.adapter.revision
@@ -215,3 +259,39 @@ def _check_model(source: ForkSource, model: ServedModel) -> None:
         raise NotForkable(f"The model '{model.name}' has another tokenizer now.")
     if adapter != source.request.adapter:
         raise NotForkable(f"The LoRA adapter '{model.name}' is another one now.")
+
+
+def _check_fits(source: ForkSource, model: ServedModel) -> None:
+    """Whether another model of this tokenizer has all that the source asks for.
+
+    Raises NotForkable.
+    """
+    request, sampling, card = source.request, source.request.sampling, model.card
+    if request.images:
+        raise NotForkable(
+            f"'model' is {model.name!r}, and the stream has images, as {source.reply.model!r} "
+            "sees them",
+            param="model",
+        )
+    named = (
+        *unpack_token_ids(source.prompt.prompt_ids),
+        *source.token_ids,
+        *sampling.stop_token_ids,
+        *(token_id for token_id, _ in sampling.logit_bias),
+        *sampling.allowed_token_ids,
+        *(token_id for word in sampling.bad_words for token_id in word),
+        *sampling.logprob_ids,
+    )
+    if (highest := max(named, default=0)) >= card.vocab_size:
+        raise NotForkable(
+            f"'model' is {model.name!r}, which has {card.vocab_size} tokens, and the stream names "
+            f"token {highest}",
+            param="model",
+        )
+    unknown = [each.name for each in sampling.logits_processors]
+    unknown = [name for name in unknown if name not in card.logits_processors]
+    if unknown:
+        raise NotForkable(
+            f"'model' is {model.name!r}, whose workers have no logits processor {unknown[0]!r}",
+            param="model",
+        )

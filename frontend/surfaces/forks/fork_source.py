@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
+from frontend.jobs.job import Caller
 from frontend.streams.detok_client import DetokClient
 from frontend.surfaces.responses.store import ResponseStore
 from shared.broker.piece_chain import PieceChain
@@ -61,14 +62,14 @@ class ForkSources:
         self._detok = detok
         self._kept = kept
 
-    async def find(self, group_id: str, choice: int, owner: str) -> ForkSource:
+    async def find(self, group_id: str, choice: int, caller: Caller) -> ForkSource:
         """Raises NotFound, also for what is another's, InvalidRequest for a choice that it has not,
         NotForkable when the request is not kept, ServiceUnavailable.
         """
         if not is_rid(group_id):
             raise StreamNotFound(group_id)
         try:
-            return await self._find(group_id, choice, owner)
+            return await self._find(group_id, choice, caller)
         except BrokerError as exc:
             raise ServiceUnavailable("The stream cannot be read now.") from exc
         except ProtocolError as exc:
@@ -76,7 +77,7 @@ class ForkSources:
                 f"A frontend of another version accepted this request; ask that one: {exc}"
             ) from exc
 
-    async def _find(self, group_id: str, choice: int, owner: str) -> ForkSource:
+    async def _find(self, group_id: str, choice: int, caller: Caller) -> ForkSource:
         rid = choice_rid(group_id, choice)
         request = await self._cluster.queue.find(rid)
         prompt = None if request is None else await self._prompt(request)
@@ -84,11 +85,14 @@ class ForkSources:
         if request is None or prompt is None:
             kept = await self._kept.get_request(rid)
             if kept is None:
-                await self._refuse(group_id, choice, owner)
+                await self._refuse(group_id, choice, caller.owner)
             request, done = kept
             prompt = PromptData(request.prompt_ids)
         reply = unseal(request.reply)
-        if reply.owner != owner or reply.group_id != group_id:
+        is_theirs = reply.owner == caller.owner
+        if done is not None:
+            is_theirs = caller.may_read_kept(reply.owner)
+        if not is_theirs or reply.group_id != group_id:
             raise StreamNotFound(group_id)
         chunk = await self._detok.text_so_far(rid) if done is None else done_chunk(done)
         if chunk is None:

@@ -1,4 +1,4 @@
-"""Keeps what was asked, so that it can be forked when it is over: where the operator allows it."""
+"""Keeps what was asked, to be forked and compared when it is over: where the operator allows it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from frontend.limits.work_limits import KeptRequests
 from frontend.surfaces.responses.store import ResponseStore
 from shared.errors import InvalidRequest, RequestError
 from shared.protocol.request import GenerateRequest
+from shared.subjects import is_sampled
 from shared.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -31,15 +32,17 @@ class RequestKeeper:
     as they are.
     """
 
-    def __init__(self, responses: ResponseStore, kept: KeptRequests) -> None:
+    def __init__(self, responses: ResponseStore, kept: KeptRequests, share: float) -> None:
+        """`share`: of the requests that nobody has asked to keep."""
         self._responses = responses
         self._kept = kept
+        self._share = share
 
     async def keep(
         self, requests: Sequence[GenerateRequest], job: Job, caller: Caller
     ) -> KeptOfJob:
         """A request that cannot be kept is served all the same."""
-        if not (caller.wants_kept or self._kept == "all"):
+        if not (caller.wants_kept or self._is_chosen(requests[0].reply.group_id, job)):
             return KeptOfJob(list(requests), {})
         if self._kept == "none":
             return _not_kept(requests, caller, "the operator has no requests kept")
@@ -55,6 +58,11 @@ class RequestKeeper:
             log.info("request_not_kept", error=exc.message)
             return _not_kept(requests, caller, exc.message)
         return KeptOfJob(kept, {})
+
+    def _is_chosen(self, group_id: str, job: Job) -> bool:
+        # Of a run that is compared with its source the next comparison would be of itself.
+        is_rerun = job.fork is not None and job.fork.is_rerun
+        return self._kept == "all" and not is_rerun and is_sampled(group_id, self._share)
 
     async def _keep(self, request: GenerateRequest) -> GenerateRequest:
         # Of a fork the log has what it was given.

@@ -7,6 +7,7 @@ the second is the result, stored by the detokenizer and only behind that very re
 from __future__ import annotations
 
 import contextlib
+import datetime
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.streams.detok_client import DetokClient
 from frontend.surfaces.responses.record_writer import RecordWriter
 from shared.broker.jetstream import StoredMessage
-from shared.broker.piece_chain import PieceChain
+from shared.broker.piece_chain import PieceChain, piece_of
 from shared.cluster import Cluster
 from shared.errors import (
     BrokerError,
@@ -28,11 +29,12 @@ from shared.protocol.codec import decode, encode
 from shared.protocol.request import GenerateRequest
 from shared.protocol.text import Done, ReplayStatus
 from shared.protocol.token_ids import pack_token_ids
-from shared.subjects import is_rid
+from shared.subjects import is_rid, rid_of
 from shared.telemetry.log import get_logger
 
 ID_PREFIX = "resp_"
 _ATTEMPTS = 3
+_MAX_BATCH = 256  # messages that are read at a time
 
 
 log = get_logger(__name__)
@@ -43,6 +45,14 @@ class KeptRequest(NamedTuple):
 
     request: GenerateRequest
     done: Done | None  # None while it waits or runs
+
+
+class EndedRequests(NamedTuple):
+    """A part of the store."""
+
+    next_seq: int  # where the next one begins
+    found: list[tuple[StoredMessage, Done]]  # the last message of each result
+    has_more: bool
 
 
 class ResponseStore:
@@ -99,6 +109,50 @@ class ResponseStore:
         except ProtocolError:  # a response
             return None
 
+    @property
+    def all(self) -> list[ResponseStore]:
+        """This one and that which the service has moved away from, oldest first."""
+        return [self] if self._older is None else [*self._older.all, self]
+
+    @property
+    def prefix(self) -> str:
+        """Its name among them."""
+        return self._cluster.subjects.prefix
+
+    async def ended(
+        self, seq: int, since: datetime.datetime | None, max_bytes: int
+    ) -> EndedRequests:
+        """The requests, and responses, whose results lie at `seq` or later in the store, as far
+        as so many bytes of it tell; with `since`, from that time on. Not all that has been stored
+        in this moment need be among them.
+
+        Raises ServiceUnavailable.
+        """
+        subjects, js = self._cluster.subjects, self._cluster.js
+        found: list[tuple[StoredMessage, Done]] = []
+        try:
+            if since is not None:
+                last = await js.get_last(subjects.responses_stream, subjects.response("*"))
+                if last is not None and last.time < since:
+                    return EndedRequests(last.seq + 1, found, has_more=False)
+            messages = await js.direct_batch(
+                subjects.responses_stream,
+                subjects.response("*"),
+                seq,
+                _MAX_BATCH,
+                since=since,
+                max_bytes=max_bytes,
+            )
+        except BrokerError as exc:
+            raise ServiceUnavailable("The store of responses cannot be read now.") from exc
+        for message in messages:
+            data = await self._ending_with(message)
+            with contextlib.suppress(ProtocolError):  # what was asked, or a conversation
+                if data is not None:
+                    found.append((message, decode(Done, data)))
+        next_seq = messages[-1].seq + 1 if messages else seq
+        return EndedRequests(next_seq, found, has_more=bool(messages))
+
     async def get(self, response_id: str, owner: str) -> KeptResponse:
         """Raises NotFound or ServiceUnavailable."""
         rid = response_id.removeprefix(ID_PREFIX)
@@ -140,6 +194,17 @@ class ResponseStore:
         """Of a request that was not accepted; a failure leaves rubbish, nothing worse."""
         with contextlib.suppress(BrokerError):
             await self.delete(rid)
+
+    async def _ending_with(self, message: StoredMessage) -> bytes | None:
+        """The record whose last message this is. Raises ServiceUnavailable."""
+        piece = piece_of(message.data)
+        if piece is None:
+            return message.data
+        if piece.piece_idx < piece.num_pieces - 1:
+            return None
+        rid = rid_of(message.subject)
+        first = await self._message(rid, 1)
+        return None if first is None else await self._result(rid, first.seq)
 
     async def _unfinished(self, kept: KeptResponse) -> KeptResponse:
         """Without a result in the store: it may be in the log for a moment already."""

@@ -228,6 +228,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "files.download": {"id": MARK},
     "files.list": {"purpose": MARK, "after": MARK},
     "tokens": {"stream_id": MARK},
+    "streams.list": {"model": MARK, "after": MARK},
     "fork": {"stream_id": MARK, "event_id": f"{MARK}.0.0.0", "append": MARK},
     "resume": {"event_id": f"{MARK}.0.0.0"},
     "abort": {"rid": MARK},

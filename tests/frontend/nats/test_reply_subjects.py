@@ -67,6 +67,7 @@ HARMLESS = {  # these change nothing, whoever asks
     "conversations.items.delete": {"id": f"conv_{RID}", "item_id": "msg_x"},
     "fork": {"stream_id": RID, "at": 1},
     "tokens": {"stream_id": RID},
+    "streams.list": {},
     "resume": {"rid": RID},
     "abort": {"rid": RID},
     "erase": {"rid": RID},

@@ -1,0 +1,183 @@
+"""Kept streams that are over: their list, whose they are, and runs of them on another model."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from frontend.config import FrontendConfig
+from shared.checkpoint.tokenizer_bundle import TokenizerBundle
+from shared.errors import ConfigError
+from shared.protocol.codec import encode
+from shared.protocol.model_cards import AdapterCard
+from shared.subjects import is_sampled, new_rid
+from tests.frontend.conftest import Stack
+from tests.frontend.surfaces.test_forks import CHAT, finished, given_to, ids_of, last_run, saying
+from tests.frontend.tiny_model import VOCAB_SIZE, make_bundle, make_card, register
+
+KEYS = """
+tenants:
+- {id: alice, keys: [{key: alice}]}
+- {id: bob, keys: [{key: bob}]}
+- {id: ops, keys: [{key: ops}], reads_kept: true}
+"""
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def listed(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+    """All pages."""
+    found: list[dict[str, Any]] = []
+    after: dict[str, str] = {}
+    while True:
+        answer = await client.get("/v1/streams", params={**query, **after})
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found += page["data"]
+        after = {"after": page["next"]}
+        if not page["has_more"]:
+            return found
+
+
+@pytest.mark.integration
+async def test_each_tenant_sees_its_own_and_who_may_all(stack: Stack, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(KEYS)
+    stack.answer(lambda _: saying("Hello"))
+    running = await stack.start_frontend(keep_requests="all", api_keys_file=keys)
+    began = int(time.time())
+    async with (
+        running.client(headers=bearer("alice")) as alice,
+        running.client(headers=bearer("bob")) as bob,
+        running.client(headers=bearer("ops")) as ops,
+    ):
+        pair = await finished(alice, n=2)
+        theirs = await finished(bob)
+        response = await alice.post("/v1/responses", json={"model": "tiny", "input": "Hi"})
+        assert response.status_code == 200
+        first, second = await listed(alice)
+        assert (first["id"], second["id"]) == (pair, pair)
+        assert sorted((first["choice"], second["choice"])) == [0, 1]
+        assert (first["model"], first["finish_reason"]) == ("tiny", "stop")
+        assert first["num_output_tokens"] == 5
+        assert [each["id"] for each in await listed(bob)] == [theirs]
+        for limit in (1, 1000):
+            found = await listed(ops, limit=limit)
+            assert sorted(each["id"] for each in found) == sorted([pair, pair, theirs])
+        assert len(await listed(ops, since=began - 5)) == 3
+        assert await listed(ops, since=began + 3600) == []
+        assert await listed(ops, model="other") == []
+        # Whoever goes on behind a page sees what has ended since.
+        at_end = (await ops.get("/v1/streams", params={"since": began + 3600})).json()
+        late = await finished(bob)
+        assert [each["id"] for each in await listed(ops, after=at_end["next"])] == [late]
+
+        # Who may read it may run it again, and pays for that run.
+        told = (await ops.get(f"/v1/streams/{theirs}/tokens")).json()
+        assert told["token_ids"] == ids_of("Hello")
+        rerun = {"at": 0, "sampling": {"seed": "source", "logprobs": 2}}
+        answer = await ops.post(f"/v1/streams/{theirs}/fork", json=rerun)
+        assert answer.status_code == 200, answer.text
+        run = last_run(stack)
+        assert run.request.reply.owner not in ("", stack.backend.runs[theirs].reply.owner)
+        assert run.request.cache_salt == stack.backend.runs[theirs].request.cache_salt
+        again = answer.headers["x-request-id"]
+        told = (await ops.get(f"/v1/streams/{again}/tokens", params={"top": 1})).json()
+        assert len(told["logprobs"]) == len(told["top_logprobs"]) == 5
+        assert {len(each) for each in told["top_logprobs"]} == {1}
+        assert again not in {each["id"] for each in await listed(ops)}, "it would be compared again"
+        assert (await alice.get(f"/v1/streams/{theirs}/tokens")).status_code == 404
+        answer = await alice.post(f"/v1/streams/{theirs}/fork", json=rerun)
+        assert answer.status_code == 404
+        await bob.delete(f"/v1/streams/{theirs}")
+        assert theirs not in {each["id"] for each in await listed(ops)}
+        for name, value in (("limit", "0"), ("since", "x"), ("after", "x"), ("after", "jf.*")):
+            answer = await alice.get("/v1/streams", params={name: value})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+        assert (await ops.get(f"/v1/streams/{late}/tokens?top=21")).status_code == 400
+
+
+@pytest.mark.integration
+async def test_a_stream_goes_on_with_another_model_of_its_tokenizer(stack: Stack) -> None:
+    bundle = make_bundle()
+    fine = AdapterCard("fine", "r2", 8, 18)
+    cards = stack.cluster.bucket(stack.cluster.subjects.models_bucket)
+    await cards.put(stack.card.pool, encode(make_card(bundle, adapters=(fine,))))
+    words = TokenizerBundle.of_numbers(VOCAB_SIZE)
+    await register(stack.cluster, words, make_card(words, "foreign"))
+    plain = make_bundle(chat_template=None)  # the same tokens, and another hash
+    await register(stack.cluster, plain, make_card(plain, "small", vocab_size=90))
+    stack.answer(lambda _: saying("Hello"))
+    running = await stack.start_frontend(keep_requests="all")
+    async with running.client() as client:
+        rid = await finished(client, logprobs=True, max_tokens=400, cache_salt="s")
+        source = last_run(stack).request
+        path = f"/v1/streams/{rid}/fork"
+        answer = await client.post(path, json={"at": 2, "model": "fine"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == "fine"
+        request = last_run(stack).request
+        assert (request.adapter, request.prompt_ids) == ("r2", source.prompt_ids)
+        assert request.cache_salt == source.cache_salt
+        back = await client.post(
+            f"/v1/streams/{answer.headers['x-request-id']}/fork",
+            json={"at": 1, "model": "tiny", "sampling": {"seed": "source"}},
+        )
+        assert back.status_code == 200, back.text
+        assert (last_run(stack).request.adapter, given_to(last_run(stack))) == ("", ids_of("H"))
+        for body, status, param, words in (
+            ({"at": 0, "model": "none"}, 404, "model", "none"),
+            ({"at": 0, "model": "small"}, 409, "model", "has 90 tokens"),
+            ({"at": 0, "model": "foreign"}, 409, "model", "tokenizer is not that of 'tiny'"),
+            ({"at": 0, "sampling": {"logprobs": 21}}, 400, "sampling.logprobs", "21"),
+            ({"at": 1, "sampling": {"logprobs": 3}}, 409, "sampling.logprobs", "0 alternatives"),
+        ):
+            answer = await client.post(path, json=body)
+            assert answer.status_code == status, (body, answer.text)
+            assert answer.json()["error"]["param"] == param, (body, answer.text)
+            assert words in answer.json()["error"]["message"]
+        body: dict[str, Any] = {"at": 0, "sampling": {"logprobs": 3, "seed": "source"}}
+        answer = await client.post(path, json=body)
+        entries = answer.json()["choices"][0]["logprobs"]["content"]
+        assert {len(each["top_logprobs"]) for each in entries} == {3}
+        over_nats = await stack.caller.request("jetflock.streams.list", b'{"limit": 1}', timeout=10)
+        assert json.loads(over_nats.data)["data"][0]["id"] == rid
+
+
+@pytest.mark.integration
+async def test_a_share_of_all_is_kept_and_those_that_are_asked_for(stack: Stack) -> None:
+    stack.answer(lambda _: saying("Hello"))
+    running = await stack.start_frontend(keep_requests="all", keep_share=0.5)
+    async with running.client() as client:
+        ids = [await finished(client) for _ in range(12)]
+        asked = await finished(client, store=True)
+        assert [each["id"] for each in await listed(client)] == [
+            *(rid for rid in ids if is_sampled(rid, 0.5)),
+            asked,
+        ]
+        answer = await client.post(CHAT, json={"model": "tiny", "messages": "x"})
+        assert answer.status_code == 400
+
+
+def test_a_greater_share_holds_a_smaller_one() -> None:
+    ids = [new_rid() for _ in range(2000)]
+    chosen = {share: {rid for rid in ids if is_sampled(rid, share)} for share in (0, 0.1, 0.3, 1)}
+    assert chosen[0] == set()
+    assert chosen[0.1] < chosen[0.3] < chosen[1] == set(ids)
+    assert 120 < len(chosen[0.1]) < 280
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [({"keep_share": 1.5, "keep_requests": "all"}, "1.5"), ({"keep_share": 0.5}, "'none'")],
+)
+def test_a_share_is_checked(fields: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        FrontendConfig(**fields).check_keeping()
