@@ -41,7 +41,10 @@ COMMANDS = {
     ),
     "tail": Command("jetflock.commands.tail", "A request's text, as it comes.", LOOK, "serve"),
     "replay": Command(
-        "jetflock.commands.replay", "Run a request again, and compare.", LOOK, "serve"
+        "jetflock.commands.replay", "Run requests again, and compare.", LOOK, "serve"
+    ),
+    "shadow": Command(
+        "jetflock.commands.shadow", "Compare a model as its requests come.", LOOK, "serve"
     ),
     "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", LOOK, "bench"),
     "admin": Command(

@@ -1,30 +1,33 @@
-"""`jetflock replay ID`: runs a request again, and says where the tokens of both runs part."""
+"""`jetflock replay`: runs a request again, or many, and says where the tokens of both runs part."""
 
 # No `from __future__ import annotations` here: cyclopts reads the types of the fields.
 
+import asyncio
+import contextlib
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-from urllib.parse import quote
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from jetflock.command_line.output import print_json
-from jetflock.running.http_service import HttpService, check_answer
-from jetflock.running.running_service import chosen_key, frontend_url
+from jetflock.replay.comparison import Comparison
+from jetflock.replay.journal import Journal
+from jetflock.replay.report_page import write_page
+from jetflock.replay.series import RerunConfig, Series, seconds_of, share_of, time_of
 from shared.cli.program import Program
 from shared.config import FLAT
 from shared.errors import ConfigError, JetflockError
 
 _NAME = "jetflock replay"
 _SUMMARY = """\
-Run request ID again with its own seed and parameters, as a batch request, and compare the tokens.
-
-With the same weights on a deterministic engine they are equal. The request has to run still, or \
-to be kept (--keep-requests of the frontends). Status 1 when the tokens part."""
-
-_SHOWN_CHARS = 60  # of each text, around where they part
+Run request ID again with its own seed and parameters, as a batch request, and compare the tokens; \
+or, with --since, a sample of those that were kept. On a deterministic engine with the same \
+weights they are equal. ID has to run still, or to be kept (--keep-requests of the frontends). \
+Status 1 when its tokens part, or when some of many could not be run."""
 
 
 class Parted(JetflockError):
@@ -33,123 +36,123 @@ class Parted(JetflockError):
     exit_status = 1
 
 
+class NotAllRun(JetflockError):
+    """Some of many could not be run again."""
+
+    exit_status = 1
+
+
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig:
+class ReplayConfig(RerunConfig):
     """Flags of `jetflock replay`."""
 
-    url: str = ""
-    """Of a frontend; by default that of the jetflock serve that runs here, else
-    http://127.0.0.1:8000."""
-    api_key: str | None = None
-    """Key to send: that of the request."""
-    api_key_file: Path | None = None
-    """File that holds the key."""
     choice: int = 0
-    """Which of n choices."""
+    """Which of n choices of ID."""
     at: int = 0
-    """Begin with so many tokens of the first run."""
+    """Begin with so many tokens of the first run of ID."""
     to: int | None = None
-    """Compare so many tokens; by default all that the first run has."""
+    """Compare so many tokens of ID; by default all that the first run has."""
+    diff: Annotated[bool, Parameter(negative="")] = False
+    """Print the whole texts of ID in one, with what differs between marks."""
+    since: str | None = None
+    """Many: those that ended within this time, as 90s, 15m, 1h or 2d."""
+    sample: str = "100%"
+    """Of these a share, drawn by their ids."""
+    of: str | None = None
+    """Of these the requests of one model."""
+    journal: Path | None = None
+    """File that notes what was compared, with the texts: with it a run that was ended goes on."""
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-    """Print both runs and what they differ in as JSON."""
+    """Print the comparison as JSON: of ID with both runs, of many the report."""
 
-    def check(self) -> None:
+    def check(self, request_id: str) -> None:
         """Raises ConfigError."""
-        for name, least in (("choice", 0), ("at", 0), ("to", self.at + 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} is {value}, must be at least {least}")
-
-    def service(self) -> HttpService:
-        """Raises ConfigError."""
-        key = chosen_key(self.api_key, self.api_key_file)
-        return HttpService([frontend_url(self.url)], key)
-
-
-class Comparison(NamedTuple):
-    """Two runs: of the first, and of the second, what `/v1/streams/{id}/tokens` tells."""
-
-    first: dict[str, Any]
-    second: dict[str, Any]
-    num_compared: int
-    parts_at: int | None  # index of the first token that differs, or that one of them lacks
-
-    @classmethod
-    def of(cls, first: dict[str, Any], second: dict[str, Any], to: int | None) -> "Comparison":
-        """`to`: so many tokens were asked for; None: all."""
-        ours, theirs = first["token_ids"][:to], second["token_ids"][:to]
-        num_both = min(len(ours), len(theirs))
-        parts_at = next((i for i in range(num_both) if ours[i] != theirs[i]), None)
-        if parts_at is None and len(ours) != len(theirs):
-            parts_at = num_both
-        return cls(first, second, num_both, parts_at)
-
-    def facts(self) -> dict[str, Any]:
-        """For a program."""
-        return {
-            "equal": self.parts_at is None,
-            "parts_at": self.parts_at,
-            "num_compared": self.num_compared,
-            "first": self.first,
-            "second": self.second,
-        }
-
-    def words(self) -> str:
-        """For a person."""
-        if self.parts_at is None:
-            return f"{self.num_compared} tokens, all equal"
-        at = self.parts_at
-        lines = [f"the runs part at token {at}: {at} are equal"]
-        lines += [f"  {name:6}  {_of(run, at)}" for name, run in zip(_NAMES, self[:2], strict=True)]
-        same = _num_equal(self.first["text"], self.second["text"])
-        start = max(0, same - _SHOWN_CHARS // 2)
-        for name, run in zip(_NAMES, self[:2], strict=True):
-            lines.append(f"  {name:6}  ...{run['text'][start : start + _SHOWN_CHARS]!r}")
-        return "\n".join(lines)
+        self.check_counts(choice=0, at=0, to=self.at + 1)
+        if bool(request_id) == (self.since is not None):
+            raise ConfigError("give the ID of a request, or --since for many")
+        of_many = {"html": None, "journal": None, "of": None, "sample": "100%"}
+        of_one = {"choice": 0, "at": 0, "to": None, "diff": False}
+        for name, default in (of_many if request_id else of_one).items():
+            if getattr(self, name) != default:
+                whose = "--since" if request_id else "one ID"
+                raise ConfigError(f"--{name} is for {whose}")
 
 
-_NAMES = ("first", "second")
+async def _one(request_id: str, config: ReplayConfig) -> Comparison:
+    async with config.rerunner() as rerunner:
+        return await rerunner.compared(request_id, config.choice, at=config.at, to=config.to)
 
 
-def _of(run: dict[str, Any], at: int) -> str:
-    """What a run has there."""
-    if at >= len(run["token_ids"]):
-        return f"ends ({run['finish_reason']})"
-    told = f"token id {run['token_ids'][at]}"
-    return told if run["logprobs"] is None else f"{told}, logprob {run['logprobs'][at]:.4f}"
+async def _many(config: ReplayConfig, share: float, since_s: float, journal: Journal) -> None:
+    async with config.rerunner() as rerunner:
+        series = Series(rerunner, journal, config, share)
+        if journal.since is None:
+            journal.add_since(max(0, int(time_of(await rerunner.loads()) - since_s)))
+        query = journal.query(config.of)
+        while not series.is_spent:
+            page = await rerunner.page(query)
+            await series.compare(series.chosen(page))
+            if series.is_spent:
+                return
+            journal.add_cursor(page["next"], 0)
+            query["after"] = page["next"]
+            if not page["has_more"]:
+                return
 
 
-def _num_equal(one: str, other: str) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+@contextlib.contextmanager
+def _journal(config: ReplayConfig, share: float) -> Iterator[Journal]:
+    """That of the flag, or one that goes when all has been told."""
+    head = {"journal": 1, "of": config.of, "model": config.model, "share": share}
+    with contextlib.ExitStack() as exits:
+        path = config.journal
+        if path is None:
+            path = Path(exits.enter_context(tempfile.TemporaryDirectory())) / "journal.jsonl"
+        yield exits.enter_context(Journal(path, head))
 
 
-def replayed(http: HttpService, request_id: str, config: ReplayConfig) -> Comparison:
-    """Raises ServiceError."""
-    path = f"/v1/streams/{quote(request_id, safe='')}"
-    tokens = f"{path}/tokens?choice={config.choice}"
-    first = http.ask("GET", tokens)
-    to = config.to if first["finish_reason"] is not None else len(first["token_ids"])
-    to = to if config.to is None or to is None else min(to, config.to)
-    sampling = {"seed": "source"} | ({} if to is None else {"max_tokens": to})
-    body = {"choice": config.choice, "at": config.at, "sampling": sampling}
-    response = http.read(
-        "POST", f"{path}/fork", json=body, headers={"x-job-class": "batch"}, timeout=None
-    )
-    check_answer(response)
-    second = http.ask("GET", f"/v1/streams/{response.headers['x-request-id']}/tokens")
-    return Comparison.of(first, second, to)
+def tell(journal: Journal, config: RerunConfig, title: str, *, as_json: bool) -> None:
+    """The report, where the flags say. Raises ConfigError."""
+    if as_json:
+        print_json(journal.report.facts())
+    else:
+        sys.stdout.write(f"{journal.report.words()}\n")
+    if config.html is not None:
+        try:
+            write_page(config.html, journal, title)
+        except OSError as exc:
+            raise ConfigError(f"html {config.html}: {exc.strerror}") from exc
 
 
-def main(request_id: str, /, *, config: Annotated[ReplayConfig, FLAT] = ReplayConfig()) -> None:
+def _main_of_many(config: ReplayConfig) -> None:
+    share, since_s = share_of("sample", config.sample), seconds_of("since", config.since or "")
+    with _journal(config, share) as journal:
+        asyncio.run(_many(config, share, since_s, journal))
+        tell(
+            journal,
+            config,
+            f"Replay on {config.model or 'the same models'}",
+            as_json=config.as_json,
+        )
+        if num := journal.report.num_failed:
+            raise NotAllRun(f"{num} could not be run again")
+
+
+def main(
+    request_id: str = "", /, *, config: Annotated[ReplayConfig, FLAT] = ReplayConfig()
+) -> None:
     """Compare."""
-    config.check()
-    with config.service() as http:
-        comparison = replayed(http, request_id, config)
+    config.check(request_id)
+    if not request_id:
+        _main_of_many(config)
+        return
+    comparison = asyncio.run(_one(request_id, config))
     if config.as_json:
         print_json(comparison.facts())
     else:
         sys.stdout.write(f"{comparison.words()}\n")
+        if config.diff:
+            sys.stdout.write(f"{comparison.diff()}\n")
     if comparison.parts_at is not None:
         raise Parted(f"the runs part at token {comparison.parts_at}")
 

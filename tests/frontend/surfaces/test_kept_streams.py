@@ -132,7 +132,7 @@ async def test_a_stream_goes_on_with_another_model_of_its_tokenizer(stack: Stack
         )
         assert back.status_code == 200, back.text
         assert (last_run(stack).request.adapter, given_to(last_run(stack))) == ("", ids_of("H"))
-        for body, status, param, words in (
+        for body, status, param, why in (
             ({"at": 0, "model": "none"}, 404, "model", "none"),
             ({"at": 0, "model": "small"}, 409, "model", "has 90 tokens"),
             ({"at": 0, "model": "foreign"}, 409, "model", "tokenizer is not that of 'tiny'"),
@@ -142,9 +142,9 @@ async def test_a_stream_goes_on_with_another_model_of_its_tokenizer(stack: Stack
             answer = await client.post(path, json=body)
             assert answer.status_code == status, (body, answer.text)
             assert answer.json()["error"]["param"] == param, (body, answer.text)
-            assert words in answer.json()["error"]["message"]
-        body: dict[str, Any] = {"at": 0, "sampling": {"logprobs": 3, "seed": "source"}}
-        answer = await client.post(path, json=body)
+            assert why in answer.json()["error"]["message"]
+        rerun: dict[str, Any] = {"at": 0, "sampling": {"logprobs": 3, "seed": "source"}}
+        answer = await client.post(path, json=rerun)
         entries = answer.json()["choices"][0]["logprobs"]["content"]
         assert {len(each["top_logprobs"]) for each in entries} == {3}
         over_nats = await stack.caller.request("jetflock.streams.list", b'{"limit": 1}', timeout=10)
@@ -176,7 +176,7 @@ def test_a_greater_share_holds_a_smaller_one() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "wrong"),
-    [({"keep_share": 1.5, "keep_requests": "all"}, "1.5"), ({"keep_share": 0.5}, "'none'")],
+    [({"keep_share": 1.5, "keep_requests": "all"}, "1.5"), ({"keep_share": 0.5}, "'asked'")],
 )
 def test_a_share_is_checked(fields: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):

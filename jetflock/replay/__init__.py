@@ -1,0 +1,1 @@
+"""This package runs requests again, one, many or as they end, and compares their tokens."""
