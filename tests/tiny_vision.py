@@ -32,6 +32,10 @@ _MROPE = {"rope_type": "default", "rope_theta": 1e4}
 _WINDOWS = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
 _PLE = {"hidden_size_per_layer_input": 10, "vocab_size_per_layer_input": VOCAB_SIZE}
 _GEMMA_4_TOWER = _TOWER | {"head_dim": 8, "num_key_value_heads": 2}
+_LLAMA_4 = {"num_local_experts": 2, "attention_chunk_size": 24, "intermediate_size_mlp": 40}
+_LLAMA_4_TOWER = _TOWER | dict.fromkeys(
+    ("vision_output_dim", "projector_input_dim", "projector_output_dim"), 16
+)
 
 # By name: model_type, what its text is not as in `tiny_decoder_config`, and all else.
 READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -40,6 +44,7 @@ READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma4_unified": ("gemma4_unified", _WINDOWS, {"vision_config": None, "audio_config": None}),
     "internvl qwen2": ("internvl", {"model_type": "qwen2"}, {"vision_config": _TOWER}),
     "internvl qwen3": ("internvl", {"model_type": "qwen3"}, {"vision_config": _TOWER}),
+    "llama4": ("llama4", _LLAMA_4, {"vision_config": _LLAMA_4_TOWER}),
     "llava_next": ("llava_next", {"model_type": "mistral"}, _SIGLIP),
     "llava_onevision": ("llava_onevision", {"model_type": "qwen2"}, _SIGLIP),
     "mistral3": (

@@ -15,6 +15,7 @@ TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
     },
+    "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "LlavaNextForConditionalGeneration": {
         "llama": "LlamaForCausalLM",
         "mistral": "MistralForCausalLM",

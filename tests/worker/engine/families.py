@@ -116,6 +116,18 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+LLAMA_4 = {
+    "num_hidden_layers": 3,
+    "no_rope_layers": [1, 0, 1],
+    "attention_chunk_size": WINDOW,
+    "intermediate_size_mlp": 72,
+    "floor_scale": 16,
+    "attn_scale": 0.4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "pad_token_id": None,
+}
+
 SLIDING_FIRST = {"layer_types": ["sliding_attention", "full_attention"]}
 ALPHA_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0}
 
@@ -169,6 +181,14 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4 unified": (
         "gemma4_unified_text",
         {"global_head_dim": 32, "sliding_window": WINDOW, "use_bidirectional_attention": "vision"},
+    ),
+    "llama4": (
+        "llama4_text",
+        LLAMA_4 | {"moe_layers": [0, 2], "intermediate_size": 40, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "llama4 dense": (
+        "llama4_text",
+        LLAMA_4 | {"moe_layers": [], "attention_bias": True, "use_qk_norm": False},
     ),
     "olmo2": ("olmo2", {}),
     "olmo2 biases": ("olmo2", {"attention_bias": True}),

@@ -50,9 +50,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),
     SELECTED: (
-        *("AXK2ForCausalLM", "DeepseekV4ForCausalLM", "HYV4ForCausalLM", "Llama4ForCausalLM"),
-        *("Llama4ForConditionalGeneration", "MiniMaxM3SparseForConditionalGeneration"),
-        "MiniMaxM3VLForCausalLM",
+        *("AXK2ForCausalLM", "DeepseekV4ForCausalLM", "HYV4ForCausalLM"),
+        *("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM"),
     ),
     ASSISTANT: (*("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),),
     SEVERAL_READERS: (*("DiffLlamaForCausalLM", "HrmTextForCausalLM"),),

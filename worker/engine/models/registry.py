@@ -45,6 +45,7 @@ from worker.engine.models.families.kimi_linear import kimi_linear_config
 from worker.engine.models.families.latent import minicpm3_config, youtu_config
 from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
+from worker.engine.models.families.llama4 import llama4_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
 from worker.engine.models.families.nemotron import nemotron_config
 from worker.engine.models.families.nemotron_h import nemotron_h_config
@@ -106,6 +107,7 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "GemmaForCausalLM": gemma_config,
     "Glm4ForCausalLM": glm4_config,
     "HunYuanDenseV1ForCausalLM": hunyuan_config,
+    "Llama4ForCausalLM": llama4_config,
     "NemotronForCausalLM": nemotron_config,
     "Olmo2ForCausalLM": olmo2_config,
     "Olmo3ForCausalLM": olmo3_config,

@@ -31,7 +31,14 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.models import norms
 from worker.engine.models.decoder_config import DecoderConfig, with_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.families import deepseek, granite_hybrid, lfm2, nemotron_h, qwen3_5
+from worker.engine.models.families import (
+    deepseek,
+    granite_hybrid,
+    lfm2,
+    llama4,
+    nemotron_h,
+    qwen3_5,
+)
 from worker.engine.models.latent import latent_mixer
 from worker.engine.models.layer_config import LLAMA_PLACES, HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
@@ -181,6 +188,17 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "qwen3_5 moe": [{"num_experts_per_tok": 2}],
     "qwen3_next": [{"norm_topk_prob": False}],
     "qwen3_next shares": [{"norm_topk_prob": True}],
+    "llama4": [
+        {"attention_chunk_size": 400},
+        {"layer_types": ["full_attention"] * 3},
+        {"no_rope_layers": [1, 1, 1]},
+        {"no_rope_layers": [1, 0, 0]},
+        {"attn_temperature_tuning": False},
+        {"use_qk_norm": False},
+        {"rope_parameters": LLAMA3_ROPE | {"factor": 1.0}},
+        {"num_experts_per_tok": 1},
+    ],
+    "llama4 dense": [{"attn_scale": 0.1}, {"floor_scale": 64}, {"use_qk_norm": True}],
     "nemotron": [
         {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},
         {"hidden_act": "silu"},
@@ -268,6 +286,8 @@ def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
         ("nemotron_h moe", nemotron_h, {"has_correction": False}),
         ("nemotron_h moe", nemotron_h, {"num_group_scores": 1}),
         ("nemotron_h moe", nemotron_h, {"shared_size": 0}),
+        ("llama4", llama4, {"scales_inputs": False}),
+        ("llama4", llama4, {"shared_size": 0}),
         ("qwen3_5 moe", qwen3_5, {"has_shared_gate": False}),
         ("qwen3_5 moe", qwen3_5, {"is_normed": False}),
         ("qwen3_next", qwen3_5, {"has_shared_gate": False}),
@@ -285,9 +305,13 @@ def test_a_part_of_experts_that_is_left_out_moves_the_logits(
     path, with_it = tiny(family)
 
     def without_part(
-        config: ConfigFile, model: DecoderConfig, experts: ExpertsConfig, layers: list[bool]
+        config: ConfigFile,
+        model: DecoderConfig,
+        experts: ExpertsConfig,
+        layers: list[bool],
+        **where: bool,
     ) -> DecoderConfig:
-        made = with_experts(config, model, replace(experts, **part), layers)
+        made = with_experts(config, model, replace(experts, **part), layers, **where)
         return replace(made, unread_prefixes=("model.layers.", "backbone.layers."))
 
     monkeypatch.setattr(module, "with_experts", without_part)

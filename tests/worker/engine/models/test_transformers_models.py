@@ -109,7 +109,7 @@ def test_the_documents_list_what_the_tests_prove() -> None:
         ("mistral4", "Mistral4ForCausalLM", {}, "made of a latent in a way of its own"),
         ("deepseek_v32", "DeepseekV32ForCausalLM", {}, "an indexer selects the positions"),
         ("glm_moe_dsa", "GlmMoeDsaForCausalLM", {}, "an indexer selects the positions"),
-        ("llama4_text", "Llama4ForCausalLM", {}, "blocks, chunks or selected positions"),
+        ("deepseek_v4", "DeepseekV4ForCausalLM", {}, "blocks, chunks or selected positions"),
         ("aria", "AriaForConditionalGeneration", {}, "has a vision_config: only text"),
         ("t5", "T5ForConditionalGeneration", {}, "has an encoder: only decoders"),
         ("bert", "BertForMaskedLM", {"num_hidden_layers": 1}, "BertForMaskedLM is not the text"),

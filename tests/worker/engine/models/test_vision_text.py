@@ -163,6 +163,8 @@ def reference(path: Path, token_ids: list[int]) -> torch.Tensor:
 
     auto_model: Any = AutoModelForImageTextToText
     model = auto_model.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    if model.config.model_type == "llama4":  # the whole fails without images, in transformers 5.24
+        model = model.language_model
     with torch.inference_mode():
         return torch.Tensor(model(input_ids=torch.tensor([token_ids])).logits[0])
 

@@ -40,6 +40,7 @@ class ExpertMlp:
             self._experts = DenseExperts(config, reader, prefix, linears)
         else:
             self._experts = coded.make(config, prefix)
+        self._scales_inputs = config.scales_inputs
         self._to_latent: Linear | None = None
         self._from_latent: Linear | None = None
         if config.latent_size:
@@ -71,9 +72,22 @@ class ExpertMlp:
 
     def _routed(self, x: torch.Tensor) -> torch.Tensor:
         expert_ids, shares = self._router(x)
+        if self._scales_inputs:
+            return self._of_scaled(x, expert_ids, shares)
         if self._to_latent is None or self._from_latent is None:
             return self._experts(x, expert_ids, shares)
         return self._from_latent(self._experts(self._to_latent(x), expert_ids, shares))
+
+    def _of_scaled(
+        self, x: torch.Tensor, expert_ids: torch.Tensor, shares: torch.Tensor
+    ) -> torch.Tensor:
+        """The same, where each expert is given `x` times its share."""
+        total = torch.zeros(x.shape, dtype=torch.float32)
+        for place in range(expert_ids.shape[1]):
+            one = slice(place, place + 1)
+            inputs = x * shares[:, one].to(x.dtype)
+            total += self._experts(inputs, expert_ids[:, one], torch.ones_like(shares[:, one]))
+        return total.to(x.dtype)
 
 
 class DenseExperts:

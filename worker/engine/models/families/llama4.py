@@ -1,0 +1,81 @@
+"""Llama 4: chunks of tokens in layers that rotate, growing queries in the others, experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shared.errors import ConfigError
+from worker.engine.models.decoder_config import (
+    DecoderConfig,
+    decoder_config,
+    same_window,
+    with_attention_layers,
+    with_experts,
+    with_layer_ropes,
+)
+from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.layer_config import HeadNormConfig, QueryGrowth
+from worker.engine.models.model_config import ConfigFile
+from worker.engine.models.rope_config import neighbours_rope_config
+
+_CHUNKS = {"full_attention": False, "chunked_attention": True}
+
+
+def llama4_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Its text. Raises ConfigError, as the other readers do."""
+    model = decoder_config(
+        config,
+        architecture,
+        eos_token_ids,
+        windows=same_window(config, None),
+        has_attention_bias=config.boolean("attention_bias", default=False),
+        rope=neighbours_rope_config(config, has_neighbours=True),
+        intermediate_size=config.integer("intermediate_size_mlp"),
+    )
+    num_layers = model.num_layers
+    chunk = config.optional_integer("attention_chunk_size", None)
+    types, rotates = config.get("layer_types", None), config.get("no_rope_layers", None)
+    for name, known, values in (
+        ("layer_types", _CHUNKS, types),
+        ("no_rope_layers", (0, 1), rotates),  # despite its name: 1 where a layer rotates
+    ):
+        if not isinstance(values, list) or len(values) != num_layers or not {*values} <= {*known}:
+            told = " or ".join(map(str, known))
+            raise ConfigError(
+                f"{config.path}: {name!r} must say {told} for each of {num_layers} layers, "
+                f"not {values!r}"
+            )
+    has_norm = config.boolean("use_qk_norm", default=True)
+    has_growth = config.boolean("attn_temperature_tuning", default=True)
+    growth = QueryGrowth(step=config.integer("floor_scale"), slope=config.number("attn_scale"))
+    model = replace(
+        with_layer_ropes(config, model, [model.rope if each else None for each in rotates]),
+        head_norm=HeadNormConfig(scope="bare", is_after_rope=True, is_of_rotated=True)
+        if has_norm
+        else None,
+        query_growth=growth if has_growth else None,
+        stored_names=((".mlp.gate.", ".feed_forward.router."), (".mlp.", ".feed_forward.")),
+    )
+    layers = [
+        replace(layer, chunk=chunk if _CHUNKS[each] else None)
+        for layer, each in zip(model.attention_layers, types, strict=True)
+    ]
+    size, in_layers = config.integer("intermediate_size"), config.get("moe_layers", None)
+    if not isinstance(in_layers, list) or not {*in_layers} <= {*range(num_layers)}:
+        raise ConfigError(f"{config.path}: 'moe_layers' must name layers, not {in_layers!r}")
+    experts = ExpertsConfig(
+        num_experts=config.integer("num_local_experts"),
+        num_chosen=config.integer("num_experts_per_tok"),
+        hidden_size=model.hidden_size,
+        intermediate_size=size,
+        scoring="sigmoid",
+        scales_inputs=True,
+        shared_size=size,
+        shared_name="shared_expert",
+        is_stored_transposed=True,
+    )
+    has_experts = [each in in_layers for each in range(num_layers)]
+    model = with_attention_layers(config, model, layers)
+    return with_experts(config, model, experts, has_experts, on_cpu_alone=True)
