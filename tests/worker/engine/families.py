@@ -178,6 +178,19 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "gemma4 experts": (  # as 26B-A4B is made
+        "gemma4_text",
+        GEMMA_4
+        | {
+            "layer_types": GEMMA_4_TYPES[2:],
+            "num_hidden_layers": 2,
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
+    ),
     "gemma4 unified": (
         "gemma4_unified_text",
         {"global_head_dim": 32, "sliding_window": WINDOW, "use_bidirectional_attention": "vision"},

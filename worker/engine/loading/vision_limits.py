@@ -11,8 +11,8 @@ def check_on_gpu(model: ModelConfig) -> None:
     """Raises ConfigError for a text that nothing there computes."""
     if isinstance(model, DecoderConfig) and model.experts:
         raise ConfigError(
-            f"{model.architecture} is not possible on a GPU: experts beside positions of three "
-            "axes are computed by CPUs alone; device=cpu serves it"
+            f"{model.architecture} is not possible on a GPU: its experts are computed by CPUs "
+            "alone; device=cpu serves it"
         )
 
 

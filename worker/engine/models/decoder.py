@@ -20,7 +20,7 @@ from worker.engine.models.decoder_weights import (
 )
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.experts.coded_experts import CodedExperts
-from worker.engine.models.experts.expert_mlp import ExpertMlp
+from worker.engine.models.experts.expert_mlp import ExpertMlp, MlpBesideExperts
 from worker.engine.models.latent.latent_mixer import LatentMixer
 from worker.engine.models.layer_inputs import LayerEnd, LayerInputs
 from worker.engine.models.layer_ops import LayerOps, sigmoid
@@ -311,6 +311,11 @@ def make_mlps(
             yield None
         elif experts is None:
             yield DenseMlp(config.mlp, weights.mlp(layer_id), ops, layer_id)
+        elif experts.is_beside_mlp:
+            dense = DenseMlp(config.mlp, weights.mlp(layer_id), ops, layer_id)
+            yield MlpBesideExperts(
+                experts, config.norm.eps, dense, weights.reader, layer_id, ops.linears
+            )
         else:
             prefix = f"model.layers.{layer_id}.mlp."
             yield ExpertMlp(experts, weights.reader, prefix, ops.linears, coded_experts)

@@ -109,7 +109,8 @@ class DecoderConfig(ModelConfig):
         dense_sizes = [
             self.mlp_size_of(layer_id)
             for layer_id, experts in enumerate(self.experts or (None,) * self.num_layers)
-            if experts is None and (not self.has_mlp or self.has_mlp[layer_id])
+            if (experts is None or experts.is_beside_mlp)
+            and (not self.has_mlp or self.has_mlp[layer_id])
         ]
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
         mixers_size = sum(map(self._attention_size, self.attention_layers)) + recurrent_size

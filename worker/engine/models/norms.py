@@ -128,7 +128,7 @@ class HeadNorm:
         return _float_norm(self._norm, values, None, None) if self._norms_values else values
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     """Over the last dimension."""
     return functional.rms_norm(x, x.shape[-1:], weight, eps)
 

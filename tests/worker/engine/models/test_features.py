@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from shared.errors import ConfigError
 from tests.worker.engine.families import (
@@ -39,6 +40,7 @@ from worker.engine.models.families import (
     nemotron_h,
     qwen3_5,
 )
+from worker.engine.models.families.gemma2 import BOTH_SIDES
 from worker.engine.models.latent import latent_mixer
 from worker.engine.models.layer_config import LLAMA_PLACES, HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
@@ -126,6 +128,7 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
             )
         ),
     ],
+    "gemma4 experts": [{"top_k_experts": 2}],
     "glm4": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "hunyuan alpha": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "lfm2": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e2}}],
@@ -329,6 +332,7 @@ def test_a_part_of_experts_that_is_left_out_moves_the_logits(
         ("gemma4", {"norm_places": LLAMA_PLACES}),
         ("gemma4 keys as values", {"head_norm": HeadNormConfig()}),
         ("gemma4 keys as values", {"has_layer_scales": False}),
+        ("gemma4 experts", {"experts": (), "norm_places": BOTH_SIDES}),
     ],
     ids=str,
 )
@@ -344,6 +348,19 @@ def test_a_part_of_a_layer_that_is_left_out_moves_the_logits(
 
     monkeypatch.setitem(FUSED_ARCHITECTURES, model.architecture, without_part)
     assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["router.scale", "router.per_expert_scale"])
+def test_a_scale_of_a_router_that_is_one_moves_the_logits(
+    tmp_path: Path, tiny: Tiny, name: str
+) -> None:
+    path, with_it = tiny("gemma4 experts")
+    copy = Path(shutil.copytree(path, tmp_path / "copy"))
+    weights = load_file(copy / "model.safetensors")
+    for each in [each for each in weights if each.endswith(name)]:
+        weights[each] = torch.ones_like(weights[each])
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    assert (with_it - logits(copy)).norm() / with_it.norm() > 1e-3
 
 
 @pytest.mark.parametrize("value", [0, -1.0, "1", float("inf")])

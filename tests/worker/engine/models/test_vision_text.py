@@ -148,7 +148,7 @@ def test_a_text_model_of_another_kind_is_named(tmp_path: Path) -> None:
 def test_what_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
     """Images without the axes of their positions; experts where nothing computes them."""
     path = save_tiny_eyes(tmp_path, "qwen3_vl_moe")
-    with pytest.raises(ConfigError, match="is not possible on a GPU: experts beside"):
+    with pytest.raises(ConfigError, match="is not possible on a GPU: its experts are"):
         vision_limits.check_on_gpu(read_model_config(path))
     values = json.loads((path / "config.json").read_text())
     del values["text_config"]["rope_parameters"]["mrope_section"]

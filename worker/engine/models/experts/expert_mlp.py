@@ -6,6 +6,7 @@ import torch
 
 from worker.engine.layers.linear import Linear, Linears
 from worker.engine.models.decoder_weights import stored_sizes
+from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.expert_weights import ExpertLayer
 from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.experts.expert_router import ExpertRouter
@@ -15,6 +16,7 @@ from worker.engine.models.layer_config import MlpConfig
 from worker.engine.models.layer_ops import mlp_activation, sigmoid
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
+from worker.engine.models.norms import rms_norm
 
 
 class ExpertMlp:
@@ -88,6 +90,51 @@ class ExpertMlp:
             inputs = x * shares[:, one].to(x.dtype)
             total += self._experts(inputs, expert_ids[:, one], torch.ones_like(shares[:, one]))
         return total.to(x.dtype)
+
+
+class MlpBesideExperts:
+    """A layer's MLP, and experts beside it: each is given the stream, and what it gives is added,
+    by norms of its own.
+    """
+
+    def __init__(
+        self,
+        config: ExpertsConfig,
+        eps: float,  # of the norms
+        dense: DenseMlp,
+        reader: WeightReader,
+        layer_id: int,
+        linears: Linears,
+    ) -> None:
+        prefix, hidden_size = f"model.layers.{layer_id}.", config.hidden_size
+        self._dense, self._eps = dense, eps
+        names = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1")
+        names_of_experts = ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
+        self._norms, self._expert_norms = (
+            [reader.read(f"{prefix}{name}.weight", hidden_size) for name in each]
+            for each in (names, names_of_experts)
+        )
+        router = f"{prefix}router."
+        weight = reader.read_as(
+            torch.float32, f"{router}proj.weight", config.num_experts, hidden_size
+        )
+        scale = reader.read_as(torch.float32, f"{router}scale", hidden_size)
+        weight = weight * scale * hidden_size**-0.5
+        self._router = ExpertRouter(config, weight, None, linears)
+        name = f"{router}per_expert_scale"
+        self._expert_scales = reader.read_as(torch.float32, name, config.num_experts)
+        self._experts = DenseExperts(config, reader, prefix, linears)
+
+    def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
+        """[num_tokens, hidden_size] of the stream -> the same."""
+        before, after = self._norms
+        dense = self._dense.forward(rms_norm(x, before, self._eps), batch)
+        expert_ids, shares = self._router(rms_norm(x.float(), None, self._eps))
+        shares = shares * self._expert_scales[expert_ids]
+        before_experts, after_experts = self._expert_norms
+        inputs = rms_norm(x, before_experts, self._eps)
+        routed = rms_norm(self._experts(inputs, expert_ids, shares), after_experts, self._eps)
+        return rms_norm(dense, after, self._eps) + routed
 
 
 class DenseExperts:

@@ -26,6 +26,7 @@ class ExpertsConfig:
     is_normed: bool = False  # the shares of a token are divided by their sum
     norm_eps: float = 1e-20  # added to that sum
     scale: float = 1.0  # of all shares
+    is_beside_mlp: bool = False  # of the layer, each with norms of its own; its router has scales
     scales_inputs: bool = False  # a share is of what its expert is given, not of what it gives
     shared_size: int = 0  # intermediate size of an MLP that every token goes through; 0: none
     shared_name: str = "shared_experts"  # its module

@@ -11,8 +11,10 @@ from worker.engine.models.decoder_config import (
     decoder_config,
     windows_of_types,
     with_attention_layers,
+    with_experts,
     with_layer_ropes,
 )
+from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.families.gemma2 import BOTH_SIDES
 from worker.engine.models.layer_config import (
     Activation,
@@ -31,7 +33,6 @@ def gemma4_config(
 ) -> DecoderConfig:
     """Its text. Raises ConfigError, as the other readers do."""
     config.refuse("use_bidirectional_attention", "vision")  # of images, that is
-    config.refuse("enable_moe_block", False)
     ropes, types = ropes_by_layer(config), config.get("layer_types", [])
     act, hidden_size = activation(config, "hidden_activation"), config.integer("hidden_size")
     model = decoder_config(
@@ -69,9 +70,10 @@ def gemma4_config(
     has_equal_values = config.boolean("attention_k_eq_v", default=False)
     is_wide = config.boolean("use_double_wide_mlp", default=False)
     size = model.intermediate_size
+    has_experts = config.boolean("enable_moe_block", default=False)
     model = replace(
         with_layer_ropes(config, model, ropes.layers),
-        norm_places=BOTH_SIDES,
+        norm_places=replace(BOTH_SIDES, before_mlp=None) if has_experts else BOTH_SIDES,
         head_norm=HeadNormConfig(norms_values=True),
         keys_are_values=tuple(has_equal_values and each == "full_attention" for each in types),
         mlp_sizes=(size,) * len(own_types) + (2 * size if is_wide else size,) * num_sharing,
@@ -86,7 +88,21 @@ def gemma4_config(
             for name in ("k_", "v_")
         ),
     )
-    return with_attention_layers(config, model, layers)
+    model = with_attention_layers(config, model, layers)
+    if not has_experts:
+        return model
+    experts = ExpertsConfig(
+        num_experts=config.integer("num_experts"),
+        num_chosen=config.integer("top_k_experts"),
+        hidden_size=hidden_size,
+        intermediate_size=config.integer("moe_intermediate_size"),
+        mlp=model.mlp,
+        scoring="softmax",
+        is_normed=True,
+        norm_eps=0.0,
+        is_beside_mlp=True,
+    )
+    return with_experts(config, model, experts, [True] * num_layers, on_cpu_alone=True)
 
 
 def _layer_inputs(config: ConfigFile, act: Activation) -> LayerInputsConfig | None:
