@@ -26,12 +26,13 @@ def save_adapter(
     size: float = 0.15,
     **config: Any,
 ) -> Path:
-    """On these modules of every layer; `size` is that of its values."""
+    """On these modules of every layer, but of single experts; `size` is that of its values."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for name, weight in sorted(load_weights(model_path).items()):
         module = name.removesuffix(".weight")
-        if module.rpartition(".")[2] in modules and weight.ndim == 2:
+        is_of_one_expert = ".experts." in module
+        if module.rpartition(".")[2] in modules and weight.ndim == 2 and not is_of_one_expert:
             prefix = f"base_model.model.{module}"
             down = torch.randn(rank, weight.shape[1], generator=generator)
             up = torch.randn(weight.shape[0], rank, generator=generator)

@@ -685,34 +685,105 @@ MOE = {
     "num_experts_per_tok": 2,
     "pad_token_id": None,
 }
+V3_EXPERTS = {
+    "num_hidden_layers": 3,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 3,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.7,
+}
+# Computed by models/decoder.py, on CPUs; on GPUs by transformers.
+MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_moe": (
+        "qwen3_moe",
+        MOE
+        | {
+            "num_hidden_layers": 3,
+            "moe_intermediate_size": 32,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3_moe shares": (
+        "qwen3_moe",
+        MOE
+        | {
+            "moe_intermediate_size": 32,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+        },
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        MOE | QWEN_WINDOWS | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 40},
+    ),
+    "mixtral": ("mixtral", MOE | {"sliding_window": WINDOW}),
+    "gpt_oss": (
+        "gpt_oss",
+        MOE
+        | SLIDING_FIRST
+        | {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "sliding_window": WINDOW,
+            "swiglu_alpha": 1.3,
+            "swiglu_limit": 1.5,
+            "rope_parameters": YARN_ROPE | {"truncate": False},
+        },
+    ),
+    "glm4_moe": (
+        "glm4_moe",
+        V3_EXPERTS
+        | {
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "rope_parameters": PARTIAL_ROPE,
+            "pad_token_id": 2,
+        },
+    ),
+    "dots1": (
+        "dots1",
+        V3_EXPERTS | {"sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    "minimax_m2": ("minimax_m2", MOE | {"rotary_dim": 8}),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {
+            "pad_token_id": None,
+            "num_hidden_layers": 3,
+            "moe_num_experts": 8,
+            "moe_k": 3,
+            "moe_intermediate_size": 32,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+        },
+    ),
+    "olmoe": ("olmoe", {"head_dim": 8} | MOE),
+    "flex_olmo": ("flex_olmo", MOE | {"pad_token_id": 2, "norm_topk_prob": True}),
+    "granitemoe": (
+        "granitemoe",
+        MOE
+        | {
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.7,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "hunyuan_moe": ("hunyuan_v1_moe", MOE | {"moe_topk": 2}),
+}
 # Computed by transformers, over our attention.
 GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("phi", {"head_dim": 8, "partial_rotary_factor": 0.5}),
     "olmo": ("olmo", {"head_dim": 8}),
-    "olmoe": ("olmoe", {"head_dim": 8} | MOE),
-    "granitemoe": ("granitemoe", MOE),
-    "mixtral": ("mixtral", MOE),
-    "qwen2_moe": (
-        "qwen2_moe",
-        MOE | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 40},
-    ),
-    "qwen3_moe": ("qwen3_moe", MOE | {"moe_intermediate_size": 32}),
     "phimoe": ("phimoe", MOE),
     "gpt_neox": ("gpt_neox", {}),
-    "gpt_oss": (
-        "gpt_oss",
-        MOE | {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
-    ),
-    "glm4_moe": (
-        "glm4_moe",
-        MOE
-        | {
-            "n_routed_experts": 4,
-            "moe_intermediate_size": 32,
-            "first_k_dense_replace": 1,
-            "pad_token_id": 2,
-        },
-    ),
     "arcee": ("arcee", {}),
     "ministral3": ("ministral3", {}),
     "apertus": ("apertus", {}),
@@ -722,24 +793,5 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 48}),
     "vaultgemma": ("vaultgemma", {"sliding_window": WINDOW}),
     "nanochat": ("nanochat", {}),
-    "minimax_m2": ("minimax_m2", MOE),
-    "dots1": (
-        "dots1",
-        MOE
-        | {
-            "n_routed_experts": 4,
-            "moe_intermediate_size": 32,
-            "n_group": 1,
-            "topk_group": 1,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-        },
-    ),
-    "ernie4_5_moe": (
-        "ernie4_5_moe",
-        MOE | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
-    ),
-    "flex_olmo": ("flex_olmo", MOE | {"pad_token_id": 2}),
-    "hunyuan_moe": ("hunyuan_v1_moe", MOE | {"moe_topk": 2}),
     "biogpt": ("biogpt", {}),
 }

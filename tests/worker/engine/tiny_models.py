@@ -46,8 +46,9 @@ def save_tiny_model(
         auto_model = AutoModelForSequenceClassification
     model = auto_model.from_config(config, dtype=torch.float32)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:  # biases, which are made as zeros, and norms
+        for name, parameter in model.named_parameters():
+            # Biases, which are made as zeros, and norms.
+            if parameter.ndim == 1 or name.endswith("_bias"):
                 parameter += 0.3 * torch.randn(parameter.shape)
             if is_rounded:
                 parameter.copy_(parameter.bfloat16())

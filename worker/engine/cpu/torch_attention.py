@@ -205,14 +205,19 @@ class TorchAttentionBackend:
 
 def _softmax(layer: AttentionLayer, scores: torch.Tensor, num_rows: int) -> torch.Tensor:
     """[num_matrices, rows, kv_len] -> the same, float32."""
+    weights = scores.softmax(dim=-1, dtype=torch.float32)
     if layer.sinks is None:
-        return scores.softmax(dim=-1, dtype=torch.float32)
+        return weights
     by_kv_head = layer.sinks.view(layer.num_kv_heads, 1, -1)  # rows: queries, then shared heads
     num_shared = by_kv_head.shape[-1]
     sinks = by_kv_head.expand(-1, num_rows // num_shared, -1).reshape(layer.num_kv_heads, num_rows)
     sinks = torch.nn.functional.pad(sinks, (0, scores.shape[1] - num_rows))
     sinks = sinks.repeat(len(scores) // layer.num_kv_heads, 1).unsqueeze(-1)
-    return torch.cat([scores.float(), sinks], dim=-1).softmax(dim=-1)[..., :-1]
+    # What the sink adds to a row's sum, beside that sum: by the row's largest score and its weight,
+    # which do not depend on how the sum is taken.
+    largest = scores.amax(dim=-1, keepdim=True).float()
+    share = torch.exp(sinks - largest) * weights.amax(dim=-1, keepdim=True)
+    return weights / (1.0 + share)
 
 
 def _weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -92,7 +92,11 @@ class EngineLoader:
 
     def _load(self) -> CommandLoop:
         self._progress.enter("read configuration")
-        model_config = read_model_config(Path(self._config.model_path), self._config.quantization)
+        model_config = read_model_config(
+            Path(self._config.model_path),
+            self._config.quantization,
+            on_gpu=self._gpu is not None,
+        )
         torch.set_num_threads(
             self._config.num_threads or _default_num_threads(model_config, self._config.tp)
         )

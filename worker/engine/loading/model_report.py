@@ -49,10 +49,10 @@ def report_on(path: Path) -> ModelReport:
     """With the defaults of every flag."""
     config = EngineConfig()
     try:
-        model = read_model_config(path)
+        gpu = CudaDevice() if has_gpu() else None
+        model = read_model_config(path, on_gpu=gpu is not None)
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
-    gpu = CudaDevice() if has_gpu() else None
     is_fast = has_fast_bfloat16(config, model) if gpu is None else computes_bfloat16(gpu)
     dtype = choose_dtype(config.dtype, model, is_fast=is_fast)
     report = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
@@ -48,7 +49,7 @@ class DecoderModel:
         weights = DecoderWeights(config, checkpoint)
         self._config = config
         self._ops = ops
-        self._attention_layers = config.attention_layers
+        self._attention_layers = attention_layers(config, weights)
         self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
         self._embedding_scale = config.embedding_scale
         if config.is_embedding_scale_rounded:
@@ -110,7 +111,6 @@ class DecoderModel:
         """Raises ConfigError."""
         for is_so, told in (
             (self._config.recurrent, "its layers keep a state beside keys and values"),
-            (self._config.experts, "its MLPs are mixtures of experts"),
             (self._config.latent, "its keys and values are made of a latent"),
             (self._config.has_several_shapes, "its layers differ in the shapes of projections"),
             (self._config.layer_inputs, "its layers have inputs beside the stream"),
@@ -305,20 +305,30 @@ def make_mlps(
     coded_experts: CodedExperts | None,
 ) -> Iterator[Mlp | None]:
     """By layer; None: it has a mixer alone."""
-    has_mlp = config.has_mlp or (True,) * config.num_layers
     for layer_id, experts in enumerate(config.experts or (None,) * config.num_layers):
-        if not has_mlp[layer_id]:
-            yield None
-        elif experts is None:
-            yield DenseMlp(config.mlp, weights.mlp(layer_id), ops, layer_id)
+        mlp = config.mlp_of(layer_id)
+        dense = None
+        if mlp is not None:
+            dense = DenseMlp(mlp.config, weights.mlp(layer_id, mlp), ops, layer_id)
+        if experts is None:
+            yield dense
         elif experts.is_beside_mlp:
-            dense = DenseMlp(config.mlp, weights.mlp(layer_id), ops, layer_id)
+            assert dense is not None, "it has one beside them"
             yield MlpBesideExperts(
                 experts, config.norm.eps, dense, weights.reader, layer_id, ops.linears
             )
         else:
-            prefix = f"model.layers.{layer_id}.mlp."
-            yield ExpertMlp(experts, weights.reader, prefix, ops.linears, coded_experts)
+            yield ExpertMlp(experts, dense, weights.reader, layer_id, ops.linears, coded_experts)
+
+
+def attention_layers(config: DecoderConfig, weights: DecoderWeights) -> Sequence[AttentionLayer]:
+    """With sinks, where it has some: then all layers attend."""
+    if not config.has_sinks:
+        return config.attention_layers
+    return tuple(
+        replace(layer, sinks=weights.sinks(layer_id))
+        for layer_id, layer in enumerate(config.attention_layers)
+    )
 
 
 def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps) -> Norm:

@@ -15,6 +15,7 @@ from worker.engine.models.layer_config import (
     LLAMA_PLACES,
     HeadNormConfig,
     LayerInputsConfig,
+    LayerMlp,
     MlpConfig,
     NormConfig,
     NormPlaces,
@@ -86,6 +87,7 @@ class DecoderConfig(ModelConfig):
     head_norm: HeadNormConfig | None = None
     experts: tuple[ExpertsConfig | None, ...] = ()  # by layer; None: it has none; (): none has
     has_attention_gate: bool = False  # beside each query: what attention gives is multiplied by
+    has_sinks: bool = False  # of attention, one for each head
     has_qkv_bias: bool
     has_output_bias: bool  # of the attention's output projection
     has_mlp_bias: bool
@@ -140,6 +142,17 @@ class DecoderConfig(ModelConfig):
         attends = self.attends or (True,) * self.num_layers
         return tuple(next(ids) if each else None for each in attends)
 
+    def mlp_of(self, layer_id: int) -> LayerMlp | None:
+        """None: its tokens go through experts of their own alone, or it has a mixer alone."""
+        experts = self.experts[layer_id] if self.experts else None
+        if experts is not None and not experts.is_beside_mlp:
+            block = f"mlp.{experts.shared_name}"
+            shared = LayerMlp(experts.shared_mlp, experts.shared_size, block, has_bias=False)
+            return shared if experts.shared_size else None
+        if self.has_mlp and not self.has_mlp[layer_id]:
+            return None
+        return LayerMlp(self.mlp, self.mlp_size_of(layer_id), "mlp", self.has_mlp_bias)
+
     def norm_places_of(self, layer_id: int) -> NormPlaces:
         if self.attention_norm_places is None or self.attention_ids[layer_id] is None:
             return self.norm_places
@@ -178,6 +191,7 @@ class DecoderConfig(ModelConfig):
             "its latent of keys and values": self.latent is not None,
             "its mixture of experts": bool(self.experts),
             "its gate of attention": self.has_attention_gate,
+            "its sinks of attention": self.has_sinks,
             "its kind of norm": not self.norm.is_plain,
             "its shapes of layers": self.has_several_shapes,
             "its inputs of each layer": self.layer_inputs is not None or self.has_layer_scales,
@@ -341,17 +355,12 @@ def with_experts(
     model: DecoderConfig,
     experts: ExpertsConfig,
     has_experts: Sequence[bool],
-    *,
-    on_cpu_alone: bool = False,  # nothing else computes it, on GPUs either
 ) -> DecoderConfig:
     """`model` with them in the layers that `has_experts` tells. Raises ConfigError."""
     if not any(has_experts):
         return model
     if experts.obstacle is not None:
         raise ConfigError(f"{config.path}: {experts.obstacle}")
-    if not model.state_layers and model.latent is None and not on_cpu_alone:
-        # On a GPU nothing here computes them, and transformers does.
-        raise NotFused(f"{config.path}: it has experts, and all its layers attend")
     by_layer = tuple(experts if each else None for each in has_experts)
     num_expert_values = sum(has_experts) * experts.num_coded_values
     return _counted(replace(model, experts=by_layer, num_expert_values=num_expert_values))

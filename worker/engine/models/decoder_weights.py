@@ -10,7 +10,7 @@ import torch
 from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.layer_config import HeadNormConfig
+from worker.engine.models.layer_config import HeadNormConfig, LayerMlp
 from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.norms import NormWeights
@@ -54,7 +54,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MlpWeights:
-    """Of a layer without experts."""
+    """Of what every token of a layer goes through."""
 
     gate_up: Projection  # gates, then what they are multiplied with; or what is activated alone
     down: Projection
@@ -145,18 +145,21 @@ class DecoderWeights:
             after_mlp=self._norm_at(layer, places.after_mlp),
         )
 
-    def mlp(self, layer_id: int) -> MlpWeights:
-        """Of a layer without experts."""
-        config = self._config
-        hidden_size, intermediate_size = config.hidden_size, config.mlp_size_of(layer_id)
-        up, down = config.mlp.up_sizes(intermediate_size), {config.mlp.down: hidden_size}
-        prefix, has_bias = f"model.layers.{layer_id}.mlp.", config.has_mlp_bias
+    def mlp(self, layer_id: int, mlp: LayerMlp) -> MlpWeights:
+        """`mlp`: as the configuration has it of this layer."""
+        config, intermediate_size, block, has_bias = mlp
+        hidden_size = self._config.hidden_size
+        up, down = config.up_sizes(intermediate_size), {config.down: hidden_size}
+        prefix = f"model.layers.{layer_id}.{block}."
         return MlpWeights(
-            gate_up=self._join(
-                prefix, stored_sizes(config.mlp.up, up), hidden_size, has_bias=has_bias
-            ),
+            gate_up=self._join(prefix, stored_sizes(config.up, up), hidden_size, has_bias=has_bias),
             down=self._join(prefix, down, intermediate_size, has_bias=has_bias),
         )
+
+    def sinks(self, layer_id: int) -> torch.Tensor:
+        """[num_heads] float32, of a layer that attends with them."""
+        name = f"model.layers.{layer_id}.self_attn.sinks"
+        return self._checkpoint.read_as(torch.float32, name, self._config.num_heads)
 
     def _norm_at(self, layer: str, module: str | None) -> NormWeights | None:
         return None if module is None else self._norm(layer, module)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from worker.engine.models.expert_weights import ClampedGate, Gate, SiluGate
+from worker.engine.models.expert_weights import Gate, SiluGate
+from worker.engine.models.layer_config import ClampedGate
 
 
 def num_expert_values(model: torch.nn.Module) -> int:

@@ -10,15 +10,9 @@ from typing import Any
 
 import torch
 
-from shared.errors import ConfigError
 from worker.engine.models.expert_kinds import gate_of, shape_of
-from worker.engine.models.expert_weights import (
-    ExpertLayer,
-    ExpertProducts,
-    ExpertWeights,
-    Gate,
-)
-from worker.engine.models.stored_experts import ExpertSource
+from worker.engine.models.expert_weights import ExpertLayer, ExpertProducts, Gate
+from worker.engine.models.stored_experts import ExpertSource, checked_experts
 from worker.engine.models.transformers_config import make_model
 
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.")
@@ -37,32 +31,13 @@ class CodedExperts(torch.nn.Module):
 
     def read(self, name: str, source: ExpertSource, products: ExpertProducts) -> None:
         """Raises ConfigError where they are not as the configuration says."""
-        num_experts, hidden_size, intermediate_size = self._shape
-        if source.num_experts != num_experts:
-            raise ConfigError(
-                f"{name!r} has {source.num_experts} experts, config.json says {num_experts}"
-            )
-        shapes = (2 * intermediate_size, hidden_size), (hidden_size, intermediate_size)
-        experts = (_checked(name, each, shapes) for each in source.read())
-        self._layer = products.make(experts, self._gate)
+        self._layer = products.make(checked_experts(name, source, self._shape), self._gate)
 
     def forward(
         self, inputs: torch.Tensor, expert_ids: torch.Tensor, shares: torch.Tensor
     ) -> torch.Tensor:
         assert self._layer is not None, "it was read"
         return self._layer(inputs, expert_ids, shares)
-
-
-def _checked(
-    name: str, expert: ExpertWeights, shapes: tuple[tuple[int, int], tuple[int, int]]
-) -> ExpertWeights:
-    for projection, shape in zip(expert, shapes, strict=True):
-        if tuple(projection.weight.shape) != shape:
-            raise ConfigError(
-                f"an expert of {name!r} has a weight of shape {tuple(projection.weight.shape)}, "
-                f"config.json says {shape}"
-            )
-    return expert
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from worker.engine.models.decoder_weights import Projection
+from worker.engine.models.layer_config import ClampedGate
 
 
 class ExpertWeights(NamedTuple):
@@ -21,14 +22,6 @@ class ExpertWeights(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SiluGate:
     """silu(gate) * value."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClampedGate:
-    """Of GPT-OSS: gate and value within `bound`; gate * sigmoid(slope * gate) * (value + 1)."""
-
-    slope: float
-    bound: float
 
 
 Gate = SiluGate | ClampedGate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from worker.engine.models.model_config import ConfigFile, NotFused
 
@@ -89,11 +89,20 @@ class LayerInputsConfig:
     image_token_id: int  # whose embedding stands for those of an image
 
 
+@dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """Of GPT-OSS: gate and value within `bound`; gate * sigmoid(slope * gate) * (value + 1)."""
+
+    slope: float
+    bound: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpConfig:
     """Gated: the activation of one projection times another one; else the activation alone."""
 
     activation: Activation = "silu"
+    clamp: ClampedGate | None = None  # in the place of the activation of one that is gated
     is_gated: bool = True
     up: tuple[str, ...] = GATE_UP_PARTS  # modules; one may hold gates and values
     down: str = "down_proj"
@@ -101,7 +110,8 @@ class MlpConfig:
     @property
     def is_plain(self) -> bool:
         """Llama's."""
-        return self.activation == "silu" and self.is_gated and self.down == "down_proj"
+        is_silu = self.activation == "silu" and self.clamp is None
+        return is_silu and self.is_gated and self.down == "down_proj"
 
     @property
     def num_projections(self) -> int:
@@ -114,6 +124,15 @@ class MlpConfig:
 
 
 LLAMA_MLP = MlpConfig()
+
+
+class LayerMlp(NamedTuple):
+    """What every token of a layer goes through: its MLP, or the shared one of its experts."""
+
+    config: MlpConfig
+    intermediate_size: int
+    block: str  # its module
+    has_bias: bool
 
 
 def activation(config: ConfigFile, name: str = "hidden_act") -> Activation:

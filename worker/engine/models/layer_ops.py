@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linear, Linears
-from worker.engine.models.layer_config import Activation, MlpConfig
+from worker.engine.models.layer_config import Activation, ClampedGate, MlpConfig
 from worker.engine.models.layer_ropes import Angles, LayerRopes
 from worker.engine.models.norms import HeadNorm, rms_norm
 from worker.engine.models.rotary import rotate
@@ -159,7 +159,16 @@ def mlp_activation(config: MlpConfig, inner: torch.Tensor) -> torch.Tensor:
     if not config.is_gated:
         return activate(inner, config.activation)
     gate, up = inner.chunk(2, dim=-1)
+    if config.clamp is not None:
+        return clamped(config.clamp, gate.float(), up.float()).to(inner.dtype)
     return activate(gate, config.activation) * up
+
+
+def clamped(clamp: ClampedGate, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """In float32, a value's bits the same wherever it is, as `activate` has it."""
+    gate = gate.clamp(max=clamp.bound)
+    up = up.clamp(-clamp.bound, clamp.bound)
+    return gate / (1.0 + torch.exp(-clamp.slope * gate)) * (up + 1.0)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.expert_weights import ExpertProducts
 from worker.engine.models.experts.coded_experts import CodedExperts
+from worker.engine.models.gguf_experts import find_gguf_experts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
@@ -57,7 +58,10 @@ def load_model(
         linears = choose_linears(dtype)
         ops = TorchLayerOps(ropes, config.attention_layers, linears)
         renamed = RenamingCodeReader(weights, config.stored_names)
-        coded = None if experts is None else CodedExperts(experts, renamed)
+        coded = None
+        if experts is not None:
+            sources = find_gguf_experts(weights) if isinstance(weights, GgufReader) else {}
+            coded = CodedExperts(experts, renamed, sources)
         model = DecoderModel(config, weights, ops, coded)
     log.info("matrix_products", by=linears.name, because=linears.account())
     return model

@@ -21,7 +21,7 @@ from worker.engine.models.rotary import head_order
 
 QKV, OUTPUT, GATE_UP, DOWN = "qkv", "output", "gate_up", "down"
 
-_MODULE = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.(\w+)")
+_MODULE = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp(?:\.\w+)?)\.(\w+)")
 
 
 class _Part(NamedTuple):
@@ -54,25 +54,26 @@ def decoder_slices(
     config: DecoderConfig, weights: LoraWeights
 ) -> dict[tuple[int, str], list[LoraSlice]]:
     """By layer and projection. Raises ConfigError as `decoder_projections` does."""
-    shapes = _shapes(config)
     by_layer: dict[int, dict[str, LoraPair]] = {}
     for name, pair in weights.items():
         match = _MODULE.fullmatch(name)
-        layer_id = int(match[1]) if match else -1
-        module = match[3] if match else ""
-        shape = next((each for each in shapes.values() if module in each.parts), None)
-        if match is None or shape is None or match[2] != shape.parts[module].block:
+        if match is None:
             raise ConfigError(f"an adapter on {name!r} is not supported")
+        layer_id, module = int(match[1]), match[3]
         if layer_id >= config.num_layers:
             raise ConfigError(
                 f"the adapter is for {name!r}, the model has {config.num_layers} layers"
             )
+        shapes = _shapes(config, layer_id).values()
+        shape = next((each for each in shapes if module in each.parts), None)
+        if shape is None or match[2] != shape.parts[module].block:
+            raise ConfigError(f"an adapter on {name!r} is not supported")
         check_pair(name, pair, shape.in_features, shape.parts[module].out_features)
         by_layer.setdefault(layer_id, {})[module] = pair
     return {
         (layer_id, projection): _ordered(_slices(shape, pairs), projection, config)
         for layer_id, pairs in by_layer.items()
-        for projection, shape in shapes.items()
+        for projection, shape in _shapes(config, layer_id).items()
         if pairs.keys() & shape.parts.keys()
     }
 
@@ -118,21 +119,27 @@ def _with_order(each: LoraSlice, order: torch.Tensor) -> LoraSlice:
     return each._replace(pair=LoraPair(down, heads[:, order].reshape(up.shape)))
 
 
-def _shapes(config: DecoderConfig) -> dict[str, _Shape]:
-    hidden_size, intermediate_size = config.hidden_size, config.intermediate_size
+def _shapes(config: DecoderConfig, layer_id: int) -> dict[str, _Shape]:
+    """Of a layer; of experts none but the shared one, which sees all tokens."""
+    hidden_size = config.hidden_size
     attention_size, kv_size = (
         num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
     )
     qkv = (attention_size, kv_size, kv_size)
-    gate_up = config.mlp.up_sizes(intermediate_size)
     qkv_parts = stored_sizes(config.stored_qkv, qkv)
-    gate_up_parts = stored_sizes(config.mlp.up, gate_up)
-    output, down = {"o_proj": hidden_size}, {config.mlp.down: hidden_size}
-    return {
+    output = {"o_proj": hidden_size}
+    shapes = {
         QKV: _Shape(hidden_size, _parts("self_attn", qkv_parts), qkv),
         OUTPUT: _Shape(attention_size, _parts("self_attn", output), (hidden_size,)),
-        GATE_UP: _Shape(hidden_size, _parts("mlp", gate_up_parts), gate_up),
-        DOWN: _Shape(intermediate_size, _parts("mlp", down), (hidden_size,)),
+    }
+    layer_mlp = config.mlp_of(layer_id)
+    if layer_mlp is None:
+        return shapes
+    mlp, intermediate_size, block, _ = layer_mlp
+    gate_up = mlp.up_sizes(intermediate_size)
+    return shapes | {
+        GATE_UP: _Shape(hidden_size, _parts(block, stored_sizes(mlp.up, gate_up)), gate_up),
+        DOWN: _Shape(intermediate_size, _parts(block, {mlp.down: hidden_size}), (hidden_size,)),
     }
 
 

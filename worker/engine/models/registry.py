@@ -30,16 +30,21 @@ from worker.engine.models.families.deepseek import (
     glm4_moe_lite_config,
 )
 from worker.engine.models.families.ernie import ernie_config
+from worker.engine.models.families.ernie_moe import ernie_moe_config
 from worker.engine.models.families.exaone4 import exaone4_config
 from worker.engine.models.families.falcon_h1 import falcon_h1_config
 from worker.engine.models.families.gemma import gemma_config
 from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config
 from worker.engine.models.families.gemma4 import gemma4_config
 from worker.engine.models.families.glm import glm4_config, glm_config
+from worker.engine.models.families.glm4_moe import dots1_config, glm4_moe_config
+from worker.engine.models.families.gpt_oss import gpt_oss_config
 from worker.engine.models.families.granite import granite_config
 from worker.engine.models.families.granite_hybrid import granite_hybrid_config
+from worker.engine.models.families.granite_moe import granite_moe_config
 from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.hunyuan import hunyuan_config
+from worker.engine.models.families.hunyuan_moe import hunyuan_moe_config
 from worker.engine.models.families.jamba import jamba_config
 from worker.engine.models.families.kimi_linear import kimi_linear_config
 from worker.engine.models.families.latent import minicpm3_config, youtu_config
@@ -47,6 +52,7 @@ from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.llama4 import llama4_config
 from worker.engine.models.families.mistral import ministral_config, mistral_config
+from worker.engine.models.families.mixtral import minimax_m2_config, mixtral_config
 from worker.engine.models.families.nemotron import nemotron_config
 from worker.engine.models.families.nemotron_h import nemotron_h_config
 from worker.engine.models.families.olmo import (
@@ -54,18 +60,24 @@ from worker.engine.models.families.olmo import (
     olmo3_config,
     olmo_hybrid_config,
 )
+from worker.engine.models.families.olmoe import flex_olmo_config, olmoe_config
 from worker.engine.models.families.phi3 import phi3_config
-from worker.engine.models.families.qwen import qwen2_config, qwen3_config, qwen3_vl_moe_config
+from worker.engine.models.families.qwen import qwen2_config, qwen3_config
 from worker.engine.models.families.qwen3_5 import (
     qwen3_5_config,
     qwen3_5_moe_config,
     qwen3_next_config,
 )
+from worker.engine.models.families.qwen_moe import (
+    qwen2_moe_config,
+    qwen3_moe_config,
+    qwen3_vl_moe_config,
+)
 from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.families.smollm3 import smollm3_config
 from worker.engine.models.families.stablelm import stablelm_config
 from worker.engine.models.families.starcoder2 import starcoder2_config
-from worker.engine.models.gguf_reader import gguf_code_bits
+from worker.engine.models.gguf_reader import GgufCodeBits, gguf_code_bits
 from worker.engine.models.model_config import ConfigFile, ModelConfig, NotFused, token_ids_of
 from worker.engine.models.transformers_config import (
     read_hf_config,
@@ -115,6 +127,21 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "StableLmForCausalLM": stablelm_config,
     "Starcoder2ForCausalLM": starcoder2_config,
 }
+# And these, mixtures of experts: on GPUs transformers computes them.
+_MIXTURES: dict[str, ReadConfig] = {
+    "Dots1ForCausalLM": dots1_config,
+    "Ernie4_5_MoeForCausalLM": ernie_moe_config,
+    "FlexOlmoForCausalLM": flex_olmo_config,
+    "Glm4MoeForCausalLM": glm4_moe_config,
+    "GptOssForCausalLM": gpt_oss_config,
+    "GraniteMoeForCausalLM": granite_moe_config,
+    "HunYuanMoEV1ForCausalLM": hunyuan_moe_config,
+    "MiniMaxM2ForCausalLM": minimax_m2_config,
+    "MixtralForCausalLM": mixtral_config,
+    "OlmoeForCausalLM": olmoe_config,
+    "Qwen2MoeForCausalLM": qwen2_moe_config,
+    "Qwen3MoeForCausalLM": qwen3_moe_config,
+}
 # And these, some of whose layers keep a state beside keys and values: on CPUs alone.
 _RECURRENT: dict[str, ReadConfig] = {
     "BambaForCausalLM": bamba_config,
@@ -141,7 +168,9 @@ _LATENT: dict[str, ReadConfig] = {
 # And these, of experts and positions of three axes: likewise.
 _SEEING: dict[str, ReadConfig] = {"Qwen3VLMoeForConditionalGeneration": qwen3_vl_moe_config}
 DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED
-FUSED_ARCHITECTURES = DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _RECURRENT | _LATENT | _SEEING
+FUSED_ARCHITECTURES = (
+    DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _MIXTURES | _RECURRENT | _LATENT | _SEEING
+)
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaModel": llama_config,
@@ -159,8 +188,11 @@ CLASSIFIER_ARCHITECTURES: dict[str, ReadConfig] = {
 _RAW = _PLAIN | HEADLESS_ARCHITECTURES | CLASSIFIER_ARCHITECTURES
 
 
-def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -> ModelConfig:
-    """With `made_format`, what its projections are to be made when they are loaded.
+def read_model_config(
+    model_path: Path, made_format: MadeFormat | None = None, *, on_gpu: bool = False
+) -> ModelConfig:
+    """With `made_format`, what its projections are to be made when they are loaded. `on_gpu`:
+    whether it is for one; what it has no kernels for is left to transformers there.
 
     Raises ConfigError, with a sentence, for a folder or a model that we cannot serve.
     """
@@ -168,7 +200,7 @@ def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -
         raise ConfigError(f"the model path {str(model_path)!r} is not a folder")
     config = ConfigFile.read(model_path / "config.json")
     quantization = read_quantization(model_path)
-    model = _read_architecture(model_path, config)
+    model = _read_architecture(model_path, config, on_gpu=on_gpu)
     if quantization is not None:
         _check_equal(model_path, quantization, made_format)
         return dataclasses.replace(
@@ -179,11 +211,17 @@ def read_model_config(model_path: Path, made_format: MadeFormat | None = None) -
         model = dataclasses.replace(
             model,
             quantization=gguf_format(config.get(CONFIG_SECTION, {})),
-            code_bits=bits.projections if isinstance(model, DecoderConfig) else bits.experts,
+            code_bits=_gguf_code_bits(model, bits),
             head_code_bits=bits.head,
             embedding_code_bits=bits.embeddings,
         )
     return model if made_format is None else _to_be_made(model_path, model, made_format)
+
+
+def _gguf_code_bits(model: ModelConfig, bits: GgufCodeBits) -> float | None:
+    """Of what our C++ multiplies in codes: experts, by themselves, or all projections."""
+    is_dense = isinstance(model, DecoderConfig) and not model.num_expert_values
+    return bits.projections if is_dense else bits.experts
 
 
 def _check_equal(path: Path, quantization: Quantization, wanted: MadeFormat | None) -> None:
@@ -224,7 +262,7 @@ def _already_quantized(path: Path, name: str, wanted: MadeFormat) -> ConfigError
     )
 
 
-def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
+def _read_architecture(model_path: Path, config: ConfigFile, *, on_gpu: bool) -> ModelConfig:
     architectures = config.get("architectures", [])
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
@@ -233,19 +271,19 @@ def _read_architecture(model_path: Path, config: ConfigFile) -> ModelConfig:
     if architecture in ENCODERS | EMBEDDERS:
         return read_encoder_config(model_path, architecture)
     if architecture in TEXT_ARCHITECTURES:
-        return _read_text_model(model_path, architecture, eos_token_ids)
+        return _read_text_model(model_path, architecture, eos_token_ids, on_gpu=on_gpu)
     if architecture in _RAW:
         return _RAW[architecture](config, architecture, eos_token_ids)
-    return _read_completed(model_path, architecture, eos_token_ids)
+    return _read_completed(model_path, architecture, eos_token_ids, on_gpu=on_gpu)
 
 
 def _read_text_model(
-    model_path: Path, architecture: str, eos_token_ids: tuple[int, ...]
+    model_path: Path, architecture: str, eos_token_ids: tuple[int, ...], *, on_gpu: bool
 ) -> ModelConfig:
     """Of a checkpoint that reads images; where its tower is not known, its text alone is served."""
     hf_config = read_text_config(model_path, architecture)
     (text_architecture,) = hf_config.architectures
-    model = _read_completed(model_path, text_architecture, eos_token_ids, hf_config)
+    model = _read_completed(model_path, text_architecture, eos_token_ids, hf_config, on_gpu=on_gpu)
     sight = sight_card(model_path, read_json(model_path / "config.json", dict))
     if sight is None:
         return model
@@ -259,19 +297,35 @@ def _read_text_model(
 
 
 def _read_completed(
-    model_path: Path, architecture: str, eos_token_ids: tuple[int, ...], hf_config: Any = None
+    model_path: Path,
+    architecture: str,
+    eos_token_ids: tuple[int, ...],
+    hf_config: Any = None,
+    *,
+    on_gpu: bool,
 ) -> ModelConfig:
     """With what config.json leaves to the classes of transformers."""
     if architecture in FUSED_ARCHITECTURES:
         hf_config = hf_config or read_hf_config(model_path)
         values = ConfigFile(model_path / "config.json", hf_config.to_dict())
         try:
-            return FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
+            model = FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
+            if not on_gpu or not _leaves_experts_to_transformers(model):
+                return model
+            log.info("%s goes through transformers: it has experts, on a GPU", architecture)
         except NotFused as exc:
             if architecture in _LATENT | _SEEING:
                 raise
             log.info("%s goes through transformers: %s", architecture, exc)
     return read_transformers_config(model_path, architecture, eos_token_ids, hf_config)
+
+
+def _leaves_experts_to_transformers(model: DecoderConfig) -> bool:
+    """On a GPU, where nothing here computes experts; what it cannot compute either is refused
+    later, by name.
+    """
+    is_known_there = model.architecture in _MIXTURES | _RECURRENT and not model.state_layers
+    return bool(model.experts) and is_known_there
 
 
 def _eos_token_ids(model_path: Path, config: ConfigFile) -> tuple[int, ...]:

@@ -160,6 +160,29 @@ def find_experts(
     return found
 
 
+def checked_experts(
+    name: str, source: ExpertSource, shape: tuple[int, int, int]
+) -> Iterator[ExpertWeights]:
+    """Those of a source; `shape`: num_experts, hidden_size, intermediate_size.
+
+    Raises ConfigError where they are not as the configuration says.
+    """
+    num_experts, hidden_size, intermediate_size = shape
+    if source.num_experts != num_experts:
+        raise ConfigError(
+            f"{name!r} has {source.num_experts} experts, config.json says {num_experts}"
+        )
+    shapes = (2 * intermediate_size, hidden_size), (hidden_size, intermediate_size)
+    for expert in source.read():
+        for projection, wanted in zip(expert, shapes, strict=True):
+            if tuple(projection.weight.shape) != wanted:
+                raise ConfigError(
+                    f"an expert of {name!r} has a weight of shape "
+                    f"{tuple(projection.weight.shape)}, config.json says {wanted}"
+                )
+        yield expert
+
+
 def gates_first(num_rows: int) -> torch.Tensor:
     """The places of gates and values that are stored in turns."""
     return torch.arange(num_rows).view(-1, 2).T.flatten()

@@ -8,12 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from worker.engine.models.expert_weights import (
-    ClampedGate,
-    ExpertLayer,
-    ExpertWeights,
-    Gate,
-)
+from worker.engine.models.expert_weights import ExpertLayer, ExpertWeights, Gate
+from worker.engine.models.layer_config import ClampedGate
 from worker.engine.native.native_library import (
     ExpertsStruct,
     ExpertStepStruct,

@@ -64,10 +64,11 @@ class PlacedWeights(NamedTuple):
                 packed,
                 weights.layer(layer_id),
                 weights.attention(layer_id),
-                weights.mlp(layer_id),
+                weights.mlp(layer_id, mlp),
                 attention,
             )
             for layer_id, attention in enumerate(config.attention_layers)
+            if (mlp := config.mlp_of(layer_id)) is not None
         ]
         coded_share = packed.coded_share
         final_norm = packed.floats(weights.norm().weight)

@@ -19,7 +19,7 @@ from tests.worker.engine.cuda.short_device import ShortDevice
 from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, MIXTURES
 from tests.worker.engine.models.vision.test_towers import STORIES, Seeing
 from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
@@ -37,7 +37,7 @@ def strict() -> Iterator[StrictDevice]:
 
 
 def save_family(path: Path, family: str, **changes: Any) -> Path:
-    model_type, overrides = (FUSED | FUSED_IN_TORCH | GENERAL)[family]
+    model_type, overrides = (FUSED | FUSED_IN_TORCH | MIXTURES | GENERAL)[family]
     return save_tiny_model(path, model_type, **(overrides | changes))
 
 

@@ -85,6 +85,21 @@ def test_latents_and_experts_as_deepseek_and_kimi_store_them(kind: str, tmp_path
     assert_same_tokens(*save_deepseek(tmp_path, kind))
 
 
+def save_one_by_one(folder: Path, kind: str, family: str = "qwen3_moe") -> tuple[Path, Path]:
+    """Quantised, and the same made dense."""
+    sizes: dict[str, Any] = {"num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    source = save_tiny_model(
+        folder / "source", family, **SHAPES, **sizes, moe_intermediate_size=64, pad_token_id=None
+    )
+    quantized = save_quantized(source, folder / "quantized", kind)
+    return quantized, save_dense(source, folder / "dense", kind)
+
+
+def save_untested(folder: Path, kind: str) -> tuple[Path, Path]:
+    """Of a family that transformers computes."""
+    return save_one_by_one(folder, kind, "mellum")
+
+
 @needs_bfloat16
 @pytest.mark.parametrize(
     ("save", "kind"),
@@ -93,6 +108,9 @@ def test_latents_and_experts_as_deepseek_and_kimi_store_them(kind: str, tmp_path
         (save_deepseek, "fp8 in blocks"),
         (save_lfm2, "packed int4"),
         (save_lfm2, "fp8 in blocks"),
+        (save_one_by_one, "packed int4"),
+        (save_one_by_one, "fp8 in blocks"),
+        (save_one_by_one, "gptq"),
     ],
 )
 def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
@@ -104,18 +122,30 @@ def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
         [isinstance(layer._mlp._experts, NativeLayer) for layer in layers_with_experts(rig)]
         for rig in (ours, theirs)
     ]
-    assert is_coded == [[True], [False]]
+    assert [{*each} for each in is_coded] == [{True}, {False}]
     (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
     assert key == other_key
     assert (logits - reference).norm() < 0.03 * reference.norm()
     assert "multiplied as they are stored" in ready(ours).remark
     model = read_model_config(quantized)
     assert model.code_bits is not None
-    (layer,) = layers_with_experts(ours)
+    layer, *_ = layers_with_experts(ours)
     counted = model.num_expert_values * model.code_bits / 8
     assert counted == pytest.approx(layer._mlp._experts.owner.num_bytes, rel=0.1)
     saved = weight_bytes(model, torch.bfloat16) - weight_bytes(model, torch.bfloat16, in_codes=True)
     assert saved == pytest.approx(2 * model.num_expert_values - counted, abs=1)
+
+
+def assert_near(ours: Rig, theirs: Rig) -> None:
+    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
+    assert key == other_key
+    assert (logits - reference).norm() < 0.03 * reference.norm()
+
+
+def coded_layers(rig: Rig) -> list[Any]:
+    layers = layers_with_experts(rig)
+    assert layers
+    return [each for each in layers if isinstance(each._mlp._experts, NativeLayer)]
 
 
 def layers_with_experts(rig: Rig) -> list[Any]:
@@ -129,26 +159,33 @@ def test_gpt_oss_as_openai_stores_it(tmp_path: Path) -> None:
 
 @needs_bfloat16
 @pytest.mark.parametrize("kind", ["packed int4", "fp8 in blocks", "gptq"])
-def test_experts_are_multiplied_as_they_are_stored(kind: str, tmp_path: Path) -> None:
-    assert_in_codes(*save_one_by_one(tmp_path, kind))
+def test_experts_within_transformers_are_multiplied_as_they_are_stored(
+    kind: str, tmp_path: Path
+) -> None:
+    assert_in_codes(*save_untested(tmp_path, kind))
 
 
 @needs_bfloat16
 def test_experts_of_gpt_oss_are_multiplied_as_they_are_stored(tmp_path: Path) -> None:
-    assert_in_codes(*save_gpt_oss(tmp_path))
+    quantized, dense = save_gpt_oss(tmp_path)
+    ours, theirs = (Rig(path, dtype="bfloat16") for path in (quantized, dense))
+    assert len(coded_layers(ours)) == 2
+    assert not coded_layers(theirs)
+    assert_near(ours, theirs)
 
 
 @needs_bfloat16
 def test_experts_that_torch_is_asked_for_are_dense(tmp_path: Path) -> None:
-    quantized, _ = save_gpt_oss(tmp_path)
-    rig = Rig(quantized, dtype="bfloat16", cpu_kernels="torch")
-    assert not coded_experts(rig)
+    ours, theirs = save_gpt_oss(tmp_path / "ours")[0], save_untested(tmp_path, "gptq")[0]
+    config: dict[str, Any] = {"dtype": "bfloat16", "cpu_kernels": "torch"}
+    assert not coded_layers(Rig(ours, **config))
+    assert not coded_experts(Rig(theirs, **config))
 
 
 @needs_bfloat16
 def test_what_is_counted_of_experts_is_what_they_take(tmp_path: Path) -> None:
     """But for norms and biases."""
-    quantized, _ = save_gpt_oss(tmp_path)
+    quantized, _ = save_untested(tmp_path, "packed int4")
     rig = Rig(quantized, dtype="bfloat16")
     counted = weight_bytes(read_model_config(quantized), torch.bfloat16, in_codes=True)
     rig.run()
@@ -157,20 +194,6 @@ def test_what_is_counted_of_experts_is_what_they_take(tmp_path: Path) -> None:
     assert isinstance(experts._layer, NativeLayer)
     taken = model_of(rig).num_bytes + experts._layer.owner.num_bytes
     assert counted == pytest.approx(taken, rel=0.05)
-
-
-def save_one_by_one(folder: Path, kind: str) -> tuple[Path, Path]:
-    """Quantised, and the same made dense."""
-    source = save_tiny_model(
-        folder / "source",
-        "qwen3_moe",
-        **SHAPES,
-        moe_intermediate_size=64,
-        num_experts=4,
-        num_experts_per_tok=2,
-    )
-    quantized = save_quantized(source, folder / "quantized", kind)
-    return quantized, save_dense(source, folder / "dense", kind)
 
 
 def save_gpt_oss(folder: Path) -> tuple[Path, Path]:
@@ -274,7 +297,6 @@ def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
     folder = stored_folder(file)
     ours = Rig(folder, dtype="bfloat16")
     theirs = Rig(folder, dtype="bfloat16", cpu_kernels="torch")
-    (_, logits), (_, reference) = (first_logits(rig) for rig in (ours, theirs))
-    assert len(coded_experts(ours)) == 2
-    assert not coded_experts(theirs)
-    assert (logits - reference).norm() < 0.03 * reference.norm()
+    assert len(coded_layers(ours)) == 2
+    assert not coded_layers(theirs)
+    assert_near(ours, theirs)

@@ -19,14 +19,16 @@ from shared.errors import ConfigError
 from tests.gguf_files import matrices_as, stored_folder, write_gguf
 from tests.worker.engine.formats.test_experts import (
     SHAPES,
+    assert_near,
     coded_experts,
-    first_logits,
+    coded_layers,
     layers_with_experts,
     ready,
     save_deepseek,
     save_gpt_oss,
     save_lfm2,
     save_one_by_one,
+    save_untested,
 )
 from tests.worker.engine.native.test_native import needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
@@ -68,12 +70,6 @@ def save_granite(folder: Path, _kind: str) -> None:
     save_tiny_model(folder / "source", "granitemoehybrid", **SHAPES, **sizes)
 
 
-def assert_near(ours: Rig, theirs: Rig) -> None:
-    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
-    assert key == other_key
-    assert (logits - reference).norm() < 0.03 * reference.norm()
-
-
 @needs_bfloat16
 @pytest.mark.parametrize(
     ("save", "kind"),
@@ -83,6 +79,7 @@ def assert_near(ours: Rig, theirs: Rig) -> None:
         (save_granite, "int4"),
         (save_lfm2, "fp8"),
         (save_lfm2, "int4"),
+        (save_one_by_one, "int8"),
     ],
 )
 def test_experts_of_the_fused_decoder(save: Any, kind: MadeFormat, tmp_path: Path) -> None:
@@ -115,7 +112,7 @@ def test_torch_computes_the_same_values(tmp_path: Path) -> None:
 @needs_bfloat16
 @pytest.mark.parametrize("kind", KINDS)
 def test_experts_of_a_model_of_transformers(kind: MadeFormat, tmp_path: Path) -> None:
-    save_one_by_one(tmp_path, "packed int8")
+    save_untested(tmp_path, "packed int8")
     source = tmp_path / "source"
     ours = Rig(source, dtype="bfloat16", quantization=kind)
     theirs = Rig(save_made(source, tmp_path / "made", kind), dtype="bfloat16")
@@ -135,27 +132,33 @@ def test_experts_of_a_model_of_transformers(kind: MadeFormat, tmp_path: Path) ->
 def test_what_our_cpp_does_not_multiply_is_refused(
     config: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    source = save_tiny_model(tmp_path / "source", "qwen3_moe", **SHAPES, **QWEN)
-    sentence = f"quantization=int8 is not possible with Qwen3MoeForCausalLM: .*{reason}"
+    save_untested(tmp_path, "packed int8")
+    source = tmp_path / "source"
+    sentence = f"quantization=int8 is not possible with MellumForCausalLM: .*{reason}"
     with pytest.raises(ConfigError, match=sentence):
         Rig(source, quantization="int8", **config)
     with pytest.raises(ConfigError, match="on a GPU they are computed in 16 bits"):
-        made_limits.check_on_gpu(read_model_config(source, "int8"))
+        made_limits.check_on_gpu(read_model_config(source, "int8", on_gpu=True))
 
 
 @needs_bfloat16
 def test_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
     _, dense = save_gpt_oss(tmp_path)
-    with pytest.raises(ConfigError, match="does not store each weight of each expert by itself"):
+    with pytest.raises(ConfigError, match="codes of experts that are stored transposed"):
         Rig(dense, dtype="bfloat16", quantization="int8")
 
 
-def test_experts_of_a_gguf_file_are_refused(tmp_path: Path) -> None:
+def test_experts_of_a_gguf_file(tmp_path: Path) -> None:
+    """Codes are made of those of the fused decoder; on a GPU transformers would compute them."""
     source = save_tiny_model(tmp_path / "source", "qwen3_moe", **SHAPES, **QWEN)
     choose = matrices_as(gguf.GGMLQuantizationType.BF16)
     folder = stored_folder(write_gguf(source, tmp_path / "model.gguf", choose))
     with pytest.raises(ConfigError, match="experts of GGUF files are computed in 16 bits"):
-        read_model_config(folder, "int8")
+        read_model_config(folder, "int8", on_gpu=True)
+    ours = Rig(folder, dtype="bfloat16", quantization="int8")
+    theirs = Rig(folder, dtype="bfloat16", quantization="int8", cpu_kernels="torch")
+    assert (len(coded_layers(ours)), len(coded_layers(theirs))) == (2, 0)
+    assert_near(ours, theirs)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -83,7 +83,7 @@ def test_an_adapter_is_refused(path: Path, tmp_path: Path) -> None:
     rig = Rig(path)
     rig.run(LoadAdapter("one", str(adapter)))
     (loaded,) = (event for event in rig.channel.events if isinstance(event, AdapterLoaded))
-    assert "with DeepseekV3ForCausalLM: its MLPs are mixtures of experts" in loaded.error
+    assert "with DeepseekV3ForCausalLM: its keys and values are made of a latent" in loaded.error
 
 
 def test_a_token_takes_one_latent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from shared.protocol.logprobs import record_bytes
 from shared.protocol.sampling import ThinkingBudget
-from tests.worker.engine.families import FUSED_IN_TORCH, LATENT, RECURRENT
+from tests.worker.engine.families import FUSED_IN_TORCH, LATENT, MIXTURES, RECURRENT
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import AbortRequest, AddRequest
@@ -167,7 +167,7 @@ def test_with_one_row_in_a_kv_group(tmp_path: Path) -> None:
     assert_same_logits(rig, alone)
 
 
-FAMILIES = FUSED_IN_TORCH | RECURRENT | LATENT
+FAMILIES = FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -16,6 +16,7 @@ from shared.grammar import grammar_engine
 from shared.protocol.finish import FinishReason
 from shared.protocol.sampling import BeamParams, Grammar, GrammarKind
 from tests.lora_adapters import MODULES, save_adapter, save_adapter_files, save_merged
+from tests.worker.engine.families import MIXTURES
 from tests.worker.engine.json_llama import encode, save_json_llama
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -31,6 +32,13 @@ from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine_link.engine_messages import AdapterLoaded, AddRequest, DropAdapter, LoadAdapter
 
+
+def save_mixture(path: Path, family: str) -> Path:
+    """With experts in one tensor: adapters are for the others, the shared one among them."""
+    model_type, overrides = MIXTURES[family]
+    return save_tiny_model(path, model_type, **overrides)
+
+
 MakeModel = Callable[[Path], Path]
 MODELS: dict[str, MakeModel] = {
     "llama": save_tiny_llama,
@@ -39,6 +47,8 @@ MODELS: dict[str, MakeModel] = {
     "phi3": lambda path: save_tiny_model(path, "phi3", pad_token_id=2),
     "gemma": lambda path: save_tiny_model(path, "gemma"),
     "cohere": lambda path: save_tiny_model(path, "cohere"),
+    "qwen2_moe": lambda path: save_mixture(path, "qwen2_moe"),
+    "glm4_moe": lambda path: save_mixture(path, "glm4_moe"),
     "transformers": lambda path: save_tiny_model(path, "vaultgemma"),
 }
 

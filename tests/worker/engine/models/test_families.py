@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LATENT, RECURRENT
+from tests.worker.engine.families import (
+    FUSED,
+    FUSED_IN_TORCH,
+    GENERAL,
+    LATENT,
+    MIXTURES,
+    RECURRENT,
+)
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -22,7 +29,7 @@ from worker.engine.models.decoder import DecoderModel
 BFLOAT16_FACTOR = 1.5
 BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other side
 
-FAMILIES = FUSED | FUSED_IN_TORCH | RECURRENT | LATENT | GENERAL
+FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT | GENERAL
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -23,22 +23,31 @@ from tests.worker.engine.families import (
     GENERAL,
     LATENT,
     LLAMA3_ROPE,
+    MIXTURES,
     PARTIAL_ROPE,
     RECURRENT,
     YARN_ROPE,
 )
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine.models import norms
+from worker.engine.models import decoder, norms
 from worker.engine.models.decoder_config import DecoderConfig, with_experts
+from worker.engine.models.decoder_weights import DecoderWeights
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.families import (
     deepseek,
+    ernie_moe,
+    glm4_moe,
+    gpt_oss,
     granite_hybrid,
+    granite_moe,
+    hunyuan_moe,
     lfm2,
     llama4,
+    mixtral,
     nemotron_h,
     qwen3_5,
+    qwen_moe,
 )
 from worker.engine.models.families.gemma2 import BOTH_SIDES
 from worker.engine.models.latent import latent_mixer
@@ -51,7 +60,7 @@ FULL = {"layer_types": ["full_attention", "full_attention"]}
 SLIDING = {"layer_types": ["sliding_attention", "sliding_attention"]}
 GEMMA_4_LOCAL = {"rope_type": "default", "rope_theta": 1e4}
 GEMMA_4_FULL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
-FAMILIES = FUSED | FUSED_IN_TORCH | RECURRENT | LATENT | GENERAL
+FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT | GENERAL
 # Family -> what is switched off, each by itself.
 SWITCHES: dict[str, list[dict[str, Any]]] = {
     "llama linear": [{"rope_parameters": {"rope_type": "default", "rope_theta": 5e4}}],
@@ -218,15 +227,46 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "smollm3 windows": [{"use_sliding_window": False}],
     "stablelm": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "stablelm parallel": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
-    "gpt_oss": [FULL],
-    "granitemoe": [{"num_experts_per_tok": 1}],
-    "mixtral": [{"num_experts_per_tok": 1}],
+    "dots1": [
+        {"layer_types": ["full_attention"] * 3},
+        {"topk_group": 1},
+        {"norm_topk_prob": False},
+        {"routed_scaling_factor": 1.0},
+    ],
+    "ernie4_5_moe": [{"moe_k": 2}],
+    "glm4_moe": [
+        {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}},
+        {"topk_group": 1},
+        {"norm_topk_prob": False},
+        {"routed_scaling_factor": 1.0},
+    ],
+    "gpt_oss": [
+        FULL,
+        {"swiglu_alpha": 1.0},
+        {"swiglu_limit": 7.0},
+        {"num_experts_per_tok": 2},
+        {"rope_parameters": YARN_ROPE | {"factor": 1.0}},
+    ],
+    "granitemoe": [
+        {"num_experts_per_tok": 1},
+        {"attention_multiplier": 1.0},
+        {"embedding_multiplier": 1.0},
+        {"logits_scaling": 1.0},
+        {"residual_multiplier": 1.0},
+    ],
+    "minimax_m2": [
+        {"rotary_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}},
+    ],
+    "mixtral": [{"num_experts_per_tok": 1}, {"sliding_window": None}],
+    "olmoe": [{"norm_topk_prob": True}],
+    "qwen2_moe": [{"norm_topk_prob": True}, {"use_sliding_window": False, **FULL}],
     "olmo3": [FULL],
     "phi3 partial": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "phi3 window": [{"sliding_window": None}],
     "minicpm3 longrope": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
     "phi3 longrope": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
-    "qwen3_moe": [{"norm_topk_prob": True}],
+    "qwen3_moe": [{"norm_topk_prob": False}],
+    "qwen3_moe shares": [{"norm_topk_prob": True}, {"use_sliding_window": False}],
     "starcoder2": [{"sliding_window": None}, {"hidden_act": "silu"}],
 }
 CASES = [(family, switch) for family, switches in SWITCHES.items() for switch in switches]
@@ -276,6 +316,25 @@ def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
 @pytest.mark.parametrize(
     ("family", "module", "part"),
     [
+        ("dots1", glm4_moe, {"has_correction": False}),
+        ("dots1", glm4_moe, {"shared_size": 0}),
+        ("ernie4_5_moe", ernie_moe, {"has_correction": False}),
+        ("ernie4_5_moe", ernie_moe, {"is_normed": False}),
+        ("ernie4_5_moe", ernie_moe, {"shared_size": 0}),
+        ("glm4_moe", glm4_moe, {"has_correction": False}),
+        ("glm4_moe", glm4_moe, {"num_group_scores": 1}),
+        ("glm4_moe", glm4_moe, {"shared_size": 0}),
+        ("gpt_oss", gpt_oss, {"has_bias": False}),
+        ("gpt_oss", gpt_oss, {"has_router_bias": False}),
+        ("gpt_oss", gpt_oss, {"is_normed": False}),
+        ("granitemoe", granite_moe, {"is_normed": False}),
+        ("hunyuan_moe", hunyuan_moe, {"is_normed": False}),
+        ("hunyuan_moe", hunyuan_moe, {"shared_size": 0}),
+        ("minimax_m2", mixtral, {"has_correction": False}),
+        ("minimax_m2", mixtral, {"is_normed": False}),
+        ("mixtral", mixtral, {"is_normed": False}),
+        ("qwen2_moe", qwen_moe, {"has_shared_gate": False}),
+        ("qwen2_moe", qwen_moe, {"has_shared_gate": False, "shared_size": 0}),
         ("deepseek_v2", deepseek, {"shared_size": 0}),
         ("deepseek_v3", deepseek, {"shared_size": 0}),
         ("deepseek_v3", deepseek, {"has_correction": False}),
@@ -361,6 +420,28 @@ def test_a_scale_of_a_router_that_is_one_moves_the_logits(
         weights[each] = torch.ones_like(weights[each])
     save_file(weights, copy / "model.safetensors", {"format": "pt"})
     assert (with_it - logits(copy)).norm() / with_it.norm() > 1e-3
+
+
+def test_sinks_that_are_left_out_move_the_logits(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, with_them = tiny("gpt_oss")
+    read = DecoderWeights.sinks
+
+    def nothing(weights: DecoderWeights, layer_id: int) -> torch.Tensor:
+        return torch.full_like(read(weights, layer_id), -torch.inf)
+
+    monkeypatch.setattr(DecoderWeights, "sinks", nothing)
+    assert (with_them - logits(path)).norm() / with_them.norm() > 1e-3
+
+
+@pytest.mark.parametrize("family", ["dots1", "glm4_moe", "hunyuan_moe", "minimax_m2", "olmoe"])
+def test_norms_of_queries_and_keys_that_are_left_out_move_the_logits(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    path, with_them = tiny(family)
+    monkeypatch.setattr(decoder, "make_head_norm", lambda *_: None)
+    assert (with_them - logits(path)).norm() / with_them.norm() > 1e-3
 
 
 @pytest.mark.parametrize("value", [0, -1.0, "1", float("inf")])

@@ -17,6 +17,7 @@ from tests.worker.engine.families import (
     FUSED_IN_TORCH,
     GENERAL,
     LATENT,
+    MIXTURES,
     RECURRENT,
 )
 from tests.worker.engine.tiny_models import (
@@ -55,7 +56,7 @@ def architectures_of(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str
 def test_the_documents_list_what_the_tests_prove() -> None:
     assert architectures_of(GENERAL) == TESTED_ARCHITECTURES
     decoders = set(FUSED_ARCHITECTURES) - set(TEXT_ARCHITECTURES)  # test_towers.py has the others
-    assert architectures_of(FUSED | FUSED_IN_TORCH | RECURRENT | LATENT) == decoders
+    assert architectures_of(FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT) == decoders
     fused, general = DOCS.read_text().split("## Every decoder")[0].split("## Through transformers")
     names = re.compile(r"`(\w+(?:ForCausalLM|LMHeadModel))`")
     assert set(names.findall(fused)) == decoders
@@ -208,9 +209,9 @@ def test_a_checkpoint_that_lacks_a_tensor(tmp_path: Path) -> None:
 
 
 def test_shards_give_the_same_tokens(tmp_path: Path) -> None:
-    whole = save_tiny_model(tmp_path / "whole", "mixtral", num_local_experts=4)
+    whole = save_tiny_model(tmp_path / "whole", "phimoe", num_local_experts=4)
     sharded = save_tiny_model(
-        tmp_path / "sharded", "mixtral", max_shard_size="100KB", num_local_experts=4
+        tmp_path / "sharded", "phimoe", max_shard_size="100KB", num_local_experts=4
     )
     assert len(list(sharded.glob("*.safetensors"))) > 2
     add = make_add(1, random_prompt(20, seed=6), max_tokens=5, ignore_eos=True)

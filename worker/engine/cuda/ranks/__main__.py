@@ -108,7 +108,7 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
     torch.set_num_threads(config.num_threads or 1)
     device = rank_device(config, rank)
     group = RankGroup.join(device, reach_store(port, config.tp), rank, config.tp)
-    model_config = read_model_config(Path(config.model_path), config.quantization)
+    model_config = read_model_config(Path(config.model_path), config.quantization, on_gpu=True)
     assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
     assert config.max_context_len is not None, "rank 0 has chosen it"
     setup = ModelSetup(model_config, DTYPES[config.dtype], config.max_context_len)

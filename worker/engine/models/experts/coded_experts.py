@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
-from shared.errors import ConfigError
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.expert_weights import (
     ExpertLayer,
@@ -17,38 +16,41 @@ from worker.engine.models.expert_weights import (
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.experts.stored_layers import read_experts
 from worker.engine.models.loader import CodeReader
-from worker.engine.models.stored_experts import Weight, joined
+from worker.engine.models.stored_experts import ExpertSource, Weight, checked_experts, joined
 
 
 class CodedExperts:
     """Reads the experts of a fused decoder's layers, and gives them to who multiplies codes."""
 
-    def __init__(self, products: ExpertProducts, reader: CodeReader) -> None:
+    def __init__(
+        self,
+        products: ExpertProducts,
+        reader: CodeReader,
+        sources: Mapping[int, ExpertSource],  # by layer, of what the reader has no codes of
+    ) -> None:
         self._products = products
         self._reader = reader
+        self._sources = sources
 
-    def make(self, config: ExpertsConfig, prefix: str) -> ExpertLayer:
-        """Of those that are gated by SiLU; `prefix` of the names of the MLP's tensors.
+    def make(self, config: ExpertsConfig, prefix: str, layer_id: int) -> ExpertLayer:
+        """Of those that have a gate; `prefix` of the names of the MLP's tensors.
 
         Raises ConfigError.
         """
-        return self._products.make(self._read(config, prefix), SiluGate())
+        source = self._sources.get(layer_id)
+        experts = self._read(config, prefix)
+        if source is not None:
+            shape = config.num_experts, config.outer_size, config.intermediate_size
+            experts = checked_experts(f"{prefix}experts", source, shape)
+        return self._products.make(experts, config.mlp.clamp or SiluGate())
 
     def _read(self, config: ExpertsConfig, prefix: str) -> Iterator[ExpertWeights]:
-        pick = _transposed if config.is_stored_transposed else _one_of
-        for ups, down in read_experts(config, self._reader, prefix, self._weight, pick):
-            yield ExpertWeights(joined(*ups), Projection(down, None))
+        for stored in read_experts(config, self._reader, prefix, self._weight):
+            yield ExpertWeights(
+                joined(*stored.ups)._replace(bias=stored.up_bias),
+                Projection(stored.down, stored.down_bias),
+            )
 
     def _weight(self, name: str, *shape: int) -> Weight:
         codes = self._reader.read_codes(name, *shape)
         return self._reader.read_as(torch.bfloat16, name, *shape) if codes is None else codes
-
-
-def _one_of(experts: Weight, idx: int) -> Weight:
-    return experts[idx] if isinstance(experts, torch.Tensor) else experts.matrix(idx)
-
-
-def _transposed(experts: Weight, idx: int) -> Weight:
-    if not isinstance(experts, torch.Tensor):
-        raise ConfigError("codes of experts that are stored transposed are not supported")
-    return experts[idx].T.contiguous()

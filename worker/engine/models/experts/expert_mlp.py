@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from worker.engine.layers.linear import Linear, Linears
-from worker.engine.models.decoder_weights import stored_sizes
+from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.expert_weights import ExpertLayer
 from worker.engine.models.experts.coded_experts import CodedExperts
-from worker.engine.models.experts.expert_router import ExpertRouter
+from worker.engine.models.experts.expert_router import ExpertRouter, RouterWeights, read_router
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.experts.stored_layers import read_experts
+from worker.engine.models.experts.stored_layers import StoredExpert, read_experts
 from worker.engine.models.layer_config import MlpConfig
 from worker.engine.models.layer_ops import mlp_activation, sigmoid
 from worker.engine.models.loader import WeightReader
@@ -25,23 +25,19 @@ class ExpertMlp:
     def __init__(
         self,
         config: ExpertsConfig,
+        shared: DenseMlp | None,  # every token goes through it
         reader: WeightReader,
-        prefix: str,  # of the names of its tensors
+        layer_id: int,
         linears: Linears,
         coded: CodedExperts | None,  # None: experts are dense
     ) -> None:
-        hidden_size = config.hidden_size
-        correction = None
-        if config.has_correction:
-            name = f"{prefix}gate.e_score_correction_bias"
-            correction = reader.read_as(torch.float32, name, config.num_experts)
-        weight = reader.read(f"{prefix}gate.weight", config.num_experts, hidden_size)
-        self._router = ExpertRouter(config, weight, correction, linears)
+        hidden_size, prefix = config.hidden_size, f"model.layers.{layer_id}.mlp."
+        self._router = ExpertRouter(config, read_router(config, reader, prefix), linears)
         self._experts: ExpertLayer
         if coded is None or not config.num_coded_values:
             self._experts = DenseExperts(config, reader, prefix, linears)
         else:
-            self._experts = coded.make(config, prefix)
+            self._experts = coded.make(config, prefix, layer_id)
         self._scales_inputs = config.scales_inputs
         self._to_latent: Linear | None = None
         self._from_latent: Linear | None = None
@@ -51,15 +47,10 @@ class ExpertMlp:
             from_latent = reader.read(f"{prefix}fc2_latent_proj.weight", *reversed(shape))
             self._to_latent = linears.make(to_latent, None)
             self._from_latent = linears.make(from_latent, None)
-        self._shared: PlainMlp | None = None
+        self._shared = shared
         self._shared_gate: Linear | None = None
-        name = f"{prefix}{config.shared_name}"
-        if config.shared_size:
-            self._shared = read_mlp(
-                config.shared_mlp, hidden_size, config.shared_size, reader, f"{name}.", linears
-            )
         if config.has_shared_gate:
-            gate = reader.read(f"{name}_gate.weight", 1, hidden_size)
+            gate = reader.read(f"{prefix}{config.shared_name}_gate.weight", 1, hidden_size)
             self._shared_gate = linears.make(gate.float(), None)
 
     def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
@@ -67,7 +58,7 @@ class ExpertMlp:
         output = self._routed(x)
         if self._shared is None:
             return output
-        shared = self._shared(x)
+        shared = self._shared.forward(x, batch)
         if self._shared_gate is not None:
             shared = shared * sigmoid(self._shared_gate(x.float())).to(x.dtype)
         return output + shared
@@ -120,7 +111,7 @@ class MlpBesideExperts:
         )
         scale = reader.read_as(torch.float32, f"{router}scale", hidden_size)
         weight = weight * scale * hidden_size**-0.5
-        self._router = ExpertRouter(config, weight, None, linears)
+        self._router = ExpertRouter(config, RouterWeights(weight, None, None), linears)
         name = f"{router}per_expert_scale"
         self._expert_scales = reader.read_as(torch.float32, name, config.num_experts)
         self._experts = DenseExperts(config, reader, prefix, linears)
@@ -147,10 +138,9 @@ class DenseExperts:
     def __init__(
         self, config: ExpertsConfig, reader: WeightReader, prefix: str, linears: Linears
     ) -> None:
-        pick = _transposed if config.is_stored_transposed else torch.Tensor.__getitem__
-        experts = read_experts(config, reader, prefix, reader.read, pick)
         self._experts = [
-            PlainMlp(config.mlp, torch.cat(ups), down, linears) for ups, down in experts
+            PlainMlp(config.mlp, *_dense(each), linears)
+            for each in read_experts(config, reader, prefix, reader.read)
         ]
 
     def __call__(
@@ -164,8 +154,10 @@ class DenseExperts:
         return total.to(inputs.dtype)
 
 
-def _transposed(experts: torch.Tensor, idx: int) -> torch.Tensor:
-    return experts[idx].T.contiguous()
+def _dense(expert: StoredExpert) -> tuple[Projection, Projection]:
+    """Of one that was read without codes."""
+    ups = [each for each in expert.ups if isinstance(each, torch.Tensor)]
+    return Projection(torch.cat(ups), expert.up_bias), Projection(expert.down, expert.down_bias)
 
 
 class PlainMlp:
@@ -174,29 +166,14 @@ class PlainMlp:
     def __init__(
         self,
         config: MlpConfig,
-        up: torch.Tensor,  # [up_size, hidden_size]: gates, then their values, where it is gated
-        down: torch.Tensor,  # [hidden_size, intermediate_size]
+        up: Projection,  # to gates, then their values, where it is gated
+        down: Projection,
         linears: Linears,
     ) -> None:
         self._config = config
-        self._up = linears.make(up, None)
-        self._down = linears.make(down, None)
+        self._up = linears.make(*up.dense())
+        self._down = linears.make(*down.dense())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same."""
         return self._down(mlp_activation(self._config, self._up(x)))
-
-
-def read_mlp(
-    config: MlpConfig,
-    hidden_size: int,
-    intermediate_size: int,
-    reader: WeightReader,
-    prefix: str,  # of the names of its tensors
-    linears: Linears,
-) -> PlainMlp:
-    """Raises ConfigError."""
-    parts = stored_sizes(config.up, config.up_sizes(intermediate_size)).items()
-    ups = [reader.read(f"{prefix}{name}.weight", size, hidden_size) for name, size in parts]
-    down = reader.read(f"{prefix}{config.down}.weight", hidden_size, intermediate_size)
-    return PlainMlp(config, torch.cat(ups), down, linears)

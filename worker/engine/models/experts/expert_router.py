@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import functools
 import operator
+from typing import NamedTuple
 
 import torch
 
 from worker.engine.layers.linear import Linears
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_ops import sigmoid
+from worker.engine.models.loader import WeightReader
+
+
+class RouterWeights(NamedTuple):
+    """All in float32."""
+
+    weight: torch.Tensor  # [num_experts, hidden_size]
+    bias: torch.Tensor | None  # [num_experts]
+    correction: torch.Tensor | None  # the same
+
+
+def read_router(config: ExpertsConfig, reader: WeightReader, prefix: str) -> RouterWeights:
+    """`prefix` of the names of the MLP's tensors. Raises ConfigError."""
+    num_experts, gate = config.num_experts, f"{prefix}gate."
+
+    def read(name: str, *shape: int) -> torch.Tensor:
+        return reader.read_as(torch.float32, f"{gate}{name}", *shape)
+
+    shape = (1, num_experts) if config.is_correction_a_row else (num_experts,)
+    return RouterWeights(
+        read("weight", num_experts, config.hidden_size),
+        read("bias", num_experts) if config.has_router_bias else None,
+        read("e_score_correction_bias", *shape).flatten() if config.has_correction else None,
+    )
 
 
 class ExpertRouter:
@@ -18,13 +43,12 @@ class ExpertRouter:
     def __init__(
         self,
         config: ExpertsConfig,
-        weight: torch.Tensor,  # [num_experts, hidden_size]
-        correction: torch.Tensor | None,  # [num_experts] float32
+        weights: RouterWeights,
         linears: Linears,
     ) -> None:
         self._config = config
-        self._linear = linears.make(weight.float(), None)
-        self._correction = correction
+        self._linear = linears.make(weights.weight, weights.bias)
+        self._correction = weights.correction
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of x [num_tokens, hidden_size] the chosen, rising, and what each counts:

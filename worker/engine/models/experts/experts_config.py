@@ -19,7 +19,9 @@ class ExpertsConfig:
     mlp: MlpConfig = LLAMA_MLP  # of one expert
     latent_size: int = 0  # of what experts are given, and give, in a layer's place; 0: its own
     scoring: Literal["softmax", "sigmoid"]  # of the router's logits
+    has_router_bias: bool = False
     has_correction: bool = False  # a bias that counts where experts are chosen, not in their shares
+    is_correction_a_row: bool = False  # it is stored as [1, num_experts]
     num_groups: int = 1  # experts stand in groups of one size; the chosen are from some groups
     num_chosen_groups: int = 1
     num_group_scores: int = 1  # the best so many experts of a group, added, are its score
@@ -31,7 +33,9 @@ class ExpertsConfig:
     shared_size: int = 0  # intermediate size of an MLP that every token goes through; 0: none
     shared_name: str = "shared_experts"  # its module
     shared_mlp: MlpConfig = LLAMA_MLP
+    has_bias: bool = False  # each expert's matrices have, where all experts lie in one tensor
     is_stored_transposed: bool = False  # where all experts lie in one tensor: each by its columns
+    is_stored_in_turns: bool = False  # likewise: a gate, then the value that it is multiplied with
     has_shared_gate: bool = False  # a sigmoid by which what it gives is multiplied, for each token
 
     @property

@@ -3,42 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple
 
+import torch
+
+from shared.errors import ConfigError
+from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.models.decoder_weights import stored_sizes
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.loader import WeightReader
+from worker.engine.models.stored_experts import Weight, gates_first
 
-Stored = TypeVar("Stored")
+
+class StoredExpert(NamedTuple):
+    """One, with gates before the values that they are multiplied with."""
+
+    ups: tuple[Weight, ...]  # [intermediate_size, outer_size] each, or joined
+    up_bias: torch.Tensor | None  # of all of them
+    down: Weight  # [outer_size, intermediate_size]
+    down_bias: torch.Tensor | None
 
 
 def read_experts(
     config: ExpertsConfig,
     reader: WeightReader,
     prefix: str,  # of the names of the MLP's tensors
-    read: Callable[..., Stored],  # a name and a shape
-    pick: Callable[[Stored, int], Stored],  # of all experts' matrices, one
-) -> Iterator[tuple[tuple[Stored, ...], Stored]]:
-    """Of one after the other what leads up, [intermediate_size, outer_size] each or joined, and
-    what leads down, [outer_size, intermediate_size]; `pick` gives them so also where they are
-    stored transposed. Raises ConfigError.
-    """
+    read: Callable[..., Weight],  # a name and a shape
+) -> Iterator[StoredExpert]:
+    """One after the other. Raises ConfigError."""
     num_experts, outer_size, size = config.num_experts, config.outer_size, config.intermediate_size
     up_sizes = config.mlp.up_sizes(size)
-    stacked_up = f"{prefix}experts.{'gate_up_proj' if config.mlp.is_gated else 'up_proj'}"
-    if reader.has(stacked_up):
-        up_shape, down_shape = (sum(up_sizes), outer_size), (outer_size, size)
-        if config.is_stored_transposed:
-            up_shape, down_shape = up_shape[::-1], down_shape[::-1]
-        ups = read(stacked_up, num_experts, *up_shape)
-        downs = read(f"{prefix}experts.down_proj", num_experts, *down_shape)
-        for idx in range(num_experts):
-            yield (pick(ups, idx),), pick(downs, idx)
+    up_name = f"{prefix}experts.{'gate_up_proj' if config.mlp.is_gated else 'up_proj'}"
+    if config.has_bias or reader.has(up_name):
+        yield from _read_stacked(config, reader, up_name, f"{prefix}experts.down_proj", read)
         return
     for idx in range(num_experts):
         expert = f"{prefix}experts.{idx}."
         parts = stored_sizes(config.mlp.up, up_sizes).items()
-        yield (
-            tuple(read(f"{expert}{name}.weight", part, outer_size) for name, part in parts),
-            read(f"{expert}{config.mlp.down}.weight", outer_size, size),
+        ups = tuple(read(f"{expert}{name}.weight", part, outer_size) for name, part in parts)
+        down = read(f"{expert}{config.mlp.down}.weight", outer_size, size)
+        yield StoredExpert(ups, None, down, None)
+
+
+def _read_stacked(
+    config: ExpertsConfig,
+    reader: WeightReader,
+    up_name: str,
+    down_name: str,
+    read: Callable[..., Weight],
+) -> Iterator[StoredExpert]:
+    """All of them lie in two tensors, and their biases in two more."""
+    num_experts, outer_size, size = config.num_experts, config.outer_size, config.intermediate_size
+    up_size = sum(config.mlp.up_sizes(size))
+    up_shape, down_shape = (up_size, outer_size), (outer_size, size)
+    if config.is_stored_transposed:
+        up_shape, down_shape = up_shape[::-1], down_shape[::-1]
+    ups = read(up_name, num_experts, *up_shape)
+    downs = read(down_name, num_experts, *down_shape)
+    up_biases = down_biases = None
+    if config.has_bias:
+        up_biases = reader.read(f"{up_name}_bias", num_experts, up_size)
+        down_biases = reader.read(f"{down_name}_bias", num_experts, outer_size)
+    order = gates_first(up_size) if config.is_stored_in_turns else None
+    for idx in range(num_experts):
+        up_bias = None if up_biases is None else up_biases[idx]
+        yield StoredExpert(
+            (_with_rows(_matrix(config, ups, idx), order),),
+            up_bias if up_bias is None or order is None else up_bias[order],
+            _matrix(config, downs, idx),
+            None if down_biases is None else down_biases[idx],
         )
+
+
+def _with_rows(weight: Weight, rows: torch.Tensor | None) -> Weight:
+    """None: as they are."""
+    if rows is None:
+        return weight
+    return weight.with_rows(rows) if isinstance(weight, ScaledWeight) else weight[rows]
+
+
+def _matrix(config: ExpertsConfig, experts: Weight, idx: int) -> Weight:
+    """[out_features, in_features] of one."""
+    if isinstance(experts, torch.Tensor):
+        return experts[idx].T.contiguous() if config.is_stored_transposed else experts[idx]
+    if experts.is_turned != config.is_stored_transposed:
+        raise ConfigError("codes of experts that are stored transposed are not supported")
+    return replace(experts, is_turned=False).matrix(idx)

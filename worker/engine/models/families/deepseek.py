@@ -37,7 +37,7 @@ def deepseek_v2_config(
             f"{config.path}: topk_method={method!r} is not supported: greedy and "
             "group_limited_greedy are"
         )
-    return with_experts(config, model, experts, _behind_dense(config))
+    return with_experts(config, model, experts, layers_behind_dense(config))
 
 
 def deepseek_v3_config(
@@ -45,7 +45,7 @@ def deepseek_v3_config(
 ) -> DecoderConfig:
     """And R1, V3.1, Kimi K2: experts chosen by sigmoid, with a correction."""
     config.refuse("topk_method", "noaux_tc")
-    return v3_decoder_config(config, architecture, eos_token_ids, _behind_dense(config))
+    return v3_decoder_config(config, architecture, eos_token_ids, layers_behind_dense(config))
 
 
 def glm4_moe_lite_config(
@@ -74,15 +74,18 @@ def v3_decoder_config(
 ) -> DecoderConfig:
     """Experts chosen by sigmoid, with a correction. Raises ConfigError."""
     config.refuse("scoring_func", "sigmoid")
-    experts = replace(
+    model = latent_decoder_config(config, architecture, eos_token_ids)
+    return with_experts(config, model, replace(v3_experts(config), mlp=mlp), has_experts)
+
+
+def v3_experts(config: ConfigFile) -> ExpertsConfig:
+    """Chosen by sigmoid, with a correction, in groups. Raises ConfigError."""
+    return replace(
         _grouped(config, _experts(config, "sigmoid")),
-        mlp=mlp,
         num_group_scores=2,
         has_correction=True,
         is_normed=config.boolean("norm_topk_prob", default=True),
     )
-    model = latent_decoder_config(config, architecture, eos_token_ids)
-    return with_experts(config, model, experts, has_experts)
 
 
 def _experts(config: ConfigFile, scoring: Literal["softmax", "sigmoid"]) -> ExpertsConfig:
@@ -106,7 +109,8 @@ def _grouped(config: ConfigFile, experts: ExpertsConfig) -> ExpertsConfig:
     )
 
 
-def _behind_dense(config: ConfigFile) -> list[bool]:
+def layers_behind_dense(config: ConfigFile) -> list[bool]:
+    """Whether a layer has experts: the first have none. Raises ConfigError."""
     config.refuse("moe_layer_freq", 1)
     num_dense = config.integer("first_k_dense_replace", least=0)
     return [idx >= num_dense for idx in range(config.integer("num_hidden_layers"))]

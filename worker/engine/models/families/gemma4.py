@@ -102,7 +102,7 @@ def gemma4_config(
         norm_eps=0.0,
         is_beside_mlp=True,
     )
-    return with_experts(config, model, experts, [True] * num_layers, on_cpu_alone=True)
+    return with_experts(config, model, experts, [True] * num_layers)
 
 
 def _layer_inputs(config: ConfigFile, act: Activation) -> LayerInputsConfig | None:

@@ -78,4 +78,4 @@ def llama4_config(
     )
     has_experts = [each in in_layers for each in range(num_layers)]
     model = with_attention_layers(config, model, layers)
-    return with_experts(config, model, experts, has_experts, on_cpu_alone=True)
+    return with_experts(config, model, experts, has_experts)

@@ -1,17 +1,14 @@
-"""Qwen 2 and 3, the dense ones, and the experts of Qwen3-VL."""
+"""Qwen 2 and 3, the dense ones."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
     windows_of_types,
-    with_experts,
 )
-from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
 
@@ -38,35 +35,6 @@ def qwen3_config(
         head_dim=config.integer("head_dim", 128),
     )
     return replace(model, head_norm=HeadNormConfig())
-
-
-def qwen3_vl_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
-    """Experts in all layers, or in some."""
-    model = qwen3_config(config, architecture, eos_token_ids)
-    experts = ExpertsConfig(
-        num_experts=config.integer("num_experts", config.integer("num_local_experts", 60)),
-        num_chosen=config.integer("num_experts_per_tok"),
-        hidden_size=model.hidden_size,
-        intermediate_size=config.integer("moe_intermediate_size"),
-        scoring="softmax",
-        is_normed=True,
-        is_stored_transposed=True,
-    )
-    has_experts = layers_with_experts(config, model.num_layers)
-    return with_experts(config, model, experts, has_experts, on_cpu_alone=True)
-
-
-def layers_with_experts(config: ConfigFile, num_layers: int) -> list[bool]:
-    """By layer: each `decoder_sparse_step`th, but for `mlp_only_layers`. Raises ConfigError."""
-    dense = config.get("mlp_only_layers", [])
-    if not isinstance(dense, list) or not all(each in range(num_layers) for each in dense):
-        raise ConfigError(
-            f"{config.path}: 'mlp_only_layers' must name some of {num_layers} layers, not {dense!r}"
-        )
-    step = config.integer("decoder_sparse_step", 1)
-    return [idx not in dense and (idx + 1) % step == 0 for idx in range(num_layers)]
 
 
 def qwen_windows(config: ConfigFile) -> tuple[int | None, ...]:

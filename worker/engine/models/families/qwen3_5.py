@@ -14,7 +14,7 @@ from worker.engine.models.decoder_config import (
     with_recurrent_layers,
 )
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.families.qwen import layers_with_experts
+from worker.engine.models.families.qwen_moe import layers_with_experts
 from worker.engine.models.layer_config import HeadNormConfig, MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
 from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig, layers_that_attend

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from worker.engine.layers.checked_linears import choose_linears
-from worker.engine.models.experts.expert_router import ExpertRouter
+from worker.engine.models.experts.expert_router import ExpertRouter, RouterWeights
 from worker.engine.models.experts.experts_config import ExpertsConfig
 
 CONFIG = ExpertsConfig(
@@ -17,7 +17,8 @@ CONFIG = ExpertsConfig(
 def make_router(config: ExpertsConfig, correction: list[float] | None = None) -> ExpertRouter:
     """Whose logits are what it is given."""
     bias = None if correction is None else torch.tensor(correction)
-    return ExpertRouter(config, torch.eye(6), bias, choose_linears(torch.float32))
+    weights = RouterWeights(torch.eye(6), None, bias)
+    return ExpertRouter(config, weights, choose_linears(torch.float32))
 
 
 def test_of_equals_the_first_are_chosen() -> None:
