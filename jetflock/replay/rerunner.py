@@ -56,6 +56,7 @@ class Rerunner:
         if first["finish_reason"] not in OWN_ENDS:  # it runs still, or was cut: no end to compare
             num = len(first["token_ids"])
             to = num if to is None else min(to, num)
+        at = max(at, first["num_given_tokens"])  # of a fork: these no seed has drawn
         sampling: dict[str, Any] = {"seed": "source"}
         if at == 0:  # else what it begins with has the logprobs of its source
             sampling["logprobs"] = self._num_top

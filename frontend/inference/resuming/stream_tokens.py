@@ -31,6 +31,7 @@ class StreamTokens(WireStruct, frozen=True, kw_only=True):
     model: str
     num_prompt_tokens: Count
     token_ids: list[Count]
+    num_given_tokens: Count  # of these, the first ones, which a fork began with
     logprobs: list[float] | None  # of each, if the request asked for any
     top_logprobs: list[list[tuple[int, float]]] | None  # ids and logprobs of its likeliest tokens
     text: str
@@ -54,6 +55,7 @@ class StreamTokens(WireStruct, frozen=True, kw_only=True):
             model=reply.model,
             num_prompt_tokens=reply.num_prompt_tokens,
             token_ids=chunk.token_ids,
+            num_given_tokens=0 if finish is None or finish.run is None else finish.run.num_given,
             logprobs=None if records is None else [each.logprob for each in records],
             top_logprobs=[list(each.top[:num_top]) for each in records]
             if records is not None and num_top

@@ -6,6 +6,7 @@ the second is the result, stored by the detokenizer and only behind that very re
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 from dataclasses import replace
@@ -146,6 +147,7 @@ class ResponseStore:
         except BrokerError as exc:
             raise ServiceUnavailable("The store of responses cannot be read now.") from exc
         for message in messages:
+            await asyncio.sleep(0)  # others have their turn: each may take milliseconds
             data = await self._ending_with(message)
             with contextlib.suppress(ProtocolError):  # what was asked, or a conversation
                 if data is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -11,9 +12,11 @@ import httpx
 import pytest
 
 from frontend.config import FrontendConfig
+from jetflock.commands.replay import PROGRAM as REPLAY
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.codec import encode
+from shared.protocol.finish import Finish, FinishReason, RunFacts
 from shared.protocol.model_cards import AdapterCard
 from shared.subjects import is_sampled, new_rid
 from tests.frontend.conftest import Stack
@@ -149,6 +152,19 @@ async def test_a_stream_goes_on_with_another_model_of_its_tokenizer(stack: Stack
         assert {len(each["top_logprobs"]) for each in entries} == {3}
         over_nats = await stack.caller.request("jetflock.streams.list", b'{"limit": 1}', timeout=10)
         assert json.loads(over_nats.data)["data"][0]["id"] == rid
+
+
+@pytest.mark.integration
+async def test_a_fork_runs_again_from_where_it_began(stack: Stack) -> None:
+    ended = Finish(FinishReason.STOP, run=RunFacts(num_given=2))
+    stack.answer(lambda _: saying("llo", finish=ended))
+    running = await stack.start_frontend(keep_requests="all")
+    async with running.client() as client:
+        rid = await finished(client)
+        answer = await client.post(f"/v1/streams/{rid}/fork", json={"at": 2})
+        fork = answer.headers["x-request-id"]
+    await asyncio.to_thread(REPLAY.run, [fork, "--url", running.url])
+    assert given_to(last_run(stack)) == ids_of("ll")
 
 
 @pytest.mark.integration
