@@ -22,7 +22,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-guidellm test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-start bench-autoscale-sim chaos screenshots page-libraries wheel clean
+.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-guidellm test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-start bench-autoscale-sim bench-spot chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -51,6 +51,7 @@ help:
 	@echo "make bench-gpu         how near the GPU engine comes to what the hardware can do"
 	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
 	@echo "make bench-autoscale-sim  the autoscaler's policy on simulated traffic"
+	@echo "make bench-spot        what it costs on spot machines, simulated"
 	@echo "make chaos             streams under faults, each checked against its undisturbed run"
 	@echo "                       (ARGS='--servers 3' for a NATS cluster)"
 	@echo "make bench-fairness    waiting times of a tenant with few requests beside one with many"
@@ -190,6 +191,9 @@ bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairnes
 
 bench-autoscale-sim: $(STAMP)
 	$(BIN)/python -m bench.autoscale_sim $(ARGS)
+
+bench-spot: $(STAMP)
+	$(BIN)/python -m bench.spot $(ARGS)
 
 chaos: $(STAMP)
 	$(BIN)/python -m bench.chaos $(ARGS)

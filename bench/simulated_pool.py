@@ -32,7 +32,7 @@ class WorkerModel:
 
 
 @dataclass(eq=False, slots=True)
-class _Request:
+class SimulatedRequest:
     arrived_at: float
     num_tokens: float
     left: float  # tokens
@@ -40,10 +40,12 @@ class _Request:
 
 
 @dataclass(eq=False, slots=True)
-class _Worker:
+class SimulatedWorker:
     ready_at: float
     is_gone: bool = False
-    running: dict[_Request, tuple[float, float]] = field(default_factory=dict)  # since, rate
+    running: dict[SimulatedRequest, tuple[float, float]] = field(
+        default_factory=dict
+    )  # since, rate
 
 
 @dataclass
@@ -70,10 +72,10 @@ class SimulatedPool:
         self._rule = rule
         self._interval_s = interval_s
         self._now = 0.0
-        self._queue: deque[_Request] = deque()
-        self._workers: list[_Worker] = []
-        self._free: deque[_Worker] = deque()  # ready, with a slot; in turns
-        self._ends: list[tuple[float, int, int, _Request, _Worker]] = []
+        self._queue: deque[SimulatedRequest] = deque()
+        self._workers: list[SimulatedWorker] = []
+        self._free: deque[SimulatedWorker] = deque()  # ready, with a slot; in turns
+        self._ends: list[tuple[float, int, int, SimulatedRequest, SimulatedWorker]] = []
         self._num_starts = 0  # breaks ties in the heap
         self._num_running = 0
         self._num_finished = 0
@@ -94,7 +96,7 @@ class SimulatedPool:
                 self._look()
             elif arrives_at <= ends_at:
                 self._now = arrives_at
-                self._queue.append(_Request(arrives_at, tokens[idx], tokens[idx]))
+                self._queue.append(SimulatedRequest(arrives_at, tokens[idx], tokens[idx]))
                 idx += 1
                 self._fill()
             else:
@@ -119,7 +121,7 @@ class SimulatedPool:
         outcome.worker_s += len(self._workers) * self._interval_s
         self._fill()
 
-    def _worth(self, worker: _Worker) -> tuple[bool, int]:
+    def _worth(self, worker: SimulatedWorker) -> tuple[bool, int]:
         return worker.ready_at <= self._now, len(worker.running)
 
     def _snapshot(self) -> PoolSnapshot:
@@ -146,9 +148,9 @@ class SimulatedPool:
         )
 
     def _add_worker(self, ready_at: float) -> None:
-        self._workers.append(_Worker(ready_at))
+        self._workers.append(SimulatedWorker(ready_at))
 
-    def _remove_worker(self, worker: _Worker) -> None:
+    def _remove_worker(self, worker: SimulatedWorker) -> None:
         """Its requests go on elsewhere, before all others."""
         worker.is_gone = True
         self._workers.remove(worker)
@@ -171,7 +173,7 @@ class SimulatedPool:
             if len(worker.running) < self._model.num_slots:
                 self._free.append(worker)
 
-    def _begin(self, request: _Request, worker: _Worker) -> None:
+    def _begin(self, request: SimulatedRequest, worker: SimulatedWorker) -> None:
         if request.run == 0:
             self._outcome.waits_s.append(self._now - request.arrived_at)
         rate = 1 / self._model.token_s(len(worker.running) + 1)
@@ -181,7 +183,9 @@ class SimulatedPool:
         ends_at = self._now + request.left / rate
         heapq.heappush(self._ends, (ends_at, self._num_starts, request.run, request, worker))
 
-    def _end(self, at: float, _start: int, run: int, request: _Request, worker: _Worker) -> None:
+    def _end(
+        self, at: float, _start: int, run: int, request: SimulatedRequest, worker: SimulatedWorker
+    ) -> None:
         if request.run != run:  # it was handed over meanwhile
             return
         self._now = at

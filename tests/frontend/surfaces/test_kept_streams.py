@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from frontend.config import FrontendConfig
 from jetflock.commands.replay import PROGRAM as REPLAY
+from jetflock.commands.shadow import ShadowConfig, follow
+from jetflock.replay.journal import Journal
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.codec import encode
@@ -22,6 +25,8 @@ from shared.subjects import is_sampled, new_rid
 from tests.frontend.conftest import Stack
 from tests.frontend.surfaces.test_forks import CHAT, finished, given_to, ids_of, last_run, saying
 from tests.frontend.tiny_model import VOCAB_SIZE, make_bundle, make_card, register
+from tests.time_to_err import time_to_err
+from tests.worker.io_stage import eventually, eventually_async
 
 KEYS = """
 tenants:
@@ -47,6 +52,12 @@ async def listed(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]
         after = {"after": page["next"]}
         if not page["has_more"]:
             return found
+
+
+async def tells_waiting(client: httpx.AsyncClient, num: int) -> bool:
+    """By a look that is not too old."""
+    queues = (await client.get("/v1/loads")).json()["queues"]
+    return sum(each["num_waiting"] for each in queues) >= num
 
 
 @pytest.mark.integration
@@ -165,6 +176,42 @@ async def test_a_fork_runs_again_from_where_it_began(stack: Stack) -> None:
         fork = answer.headers["x-request-id"]
     await asyncio.to_thread(REPLAY.run, [fork, "--url", running.url])
     assert given_to(last_run(stack)) == ids_of("ll")
+
+
+@pytest.mark.integration
+async def test_a_shadow_waits_for_others_and_leaves_out_what_is_old(
+    stack: Stack, tmp_path: Path
+) -> None:
+    fine = AdapterCard("fine", "r2", 8, 18)
+    cards = stack.cluster.bucket(stack.cluster.subjects.models_bucket)
+    await cards.put(stack.card.pool, encode(make_card(make_bundle(), adapters=(fine,))))
+    stack.answer(lambda _: saying("Hello"))
+    running = await stack.start_frontend(keep_requests="all")
+    shadow = ShadowConfig(url=running.url, of="tiny", model="fine", max_waiting=2, max_requests=2)
+    async with running.client() as client:
+        with Journal(tmp_path / "journal.jsonl", {}) as journal:
+            journal.add_since(int(time.time()) - 5)
+            for _ in range(2):
+                await finished(client)
+            stack.backend.hold.clear()
+            waiting = [asyncio.create_task(finished(client)) for _ in range(5)]
+            await eventually_async(lambda: tells_waiting(client, 4))
+            following = asyncio.create_task(follow(shadow, 1.0, journal))
+            await time_to_err(1.5)
+            assert journal.done == set()
+            assert await stack.num_queued() == 5
+            stack.backend.hold.set()
+            await asyncio.wait_for(following, 20)
+            assert len(journal.done) == 2
+            assert journal.report.num_failed == 0
+            await asyncio.gather(*waiting)
+        with Journal(tmp_path / "late.jsonl", {}) as journal:
+            journal.add_since(int(time.time()) - 60)
+            late = dataclasses.replace(shadow, max_lag_s=0.001, max_requests=0)
+            following = asyncio.create_task(follow(late, 1.0, journal))
+            await eventually(lambda: journal.report.num_skipped == 7)
+            following.cancel()
+            assert journal.done == set()
 
 
 @pytest.mark.integration
