@@ -792,6 +792,20 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_bigcode": ("gpt_bigcode", {}),
     "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 48}),
     "vaultgemma": ("vaultgemma", {"sliding_window": WINDOW}),
+    "mimo_v2_flash": (
+        "mimo_v2_flash",
+        MOE
+        | {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "v_head_dim": 8,
+            "sliding_window": WINDOW,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 32,
+        },
+    ),
     "nanochat": ("nanochat", {}),
     "biogpt": ("biogpt", {}),
 }

@@ -9,6 +9,7 @@ TESTED_ARCHITECTURES = frozenset(
         "GPT2LMHeadModel",
         "GPTBigCodeForCausalLM",
         "GPTNeoXForCausalLM",
+        "MiMoV2FlashForCausalLM",
         "Ministral3ForCausalLM",
         "NanoChatForCausalLM",
         "OPTForCausalLM",

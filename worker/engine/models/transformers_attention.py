@@ -47,7 +47,7 @@ class TrialStep:
     ) -> torch.Tensor:
         if layer_id in self.layers:
             raise ConfigError(f"layer {layer_id} attends twice in a step: not supported")
-        if v.shape != k.shape:
+        if v.shape != k.shape:  # shorter ones were filled up
             raise ConfigError(
                 f"attention with keys of {k.shape[-1]} and values of {v.shape[-1]} is not supported"
             )
@@ -105,6 +105,9 @@ def _attend(
     if not getattr(module, "is_causal", True):
         raise ConfigError(f"{name} attends to later tokens: not supported")
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+    num_values = v.shape[-1]
+    if num_values < k.shape[-1]:  # pages hold keys and values of one size
+        v = torch.nn.functional.pad(v, (0, k.shape[-1] - num_values))
 
     def describe() -> AttentionLayer:
         return AttentionLayer(
@@ -118,4 +121,4 @@ def _attend(
         )
 
     output = jetflock_step.attend(module.layer_idx, describe, q, k, v)
-    return output.view(1, *q.shape), None
+    return output.view(1, *q.shape)[..., :num_values], None

@@ -257,6 +257,11 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "minimax_m2": [
         {"rotary_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6}},
     ],
+    "mimo_v2_flash": [
+        {"sliding_window": 400},
+        {"attention_value_scale": 1.0},
+        {"routed_scaling_factor": 2.0},
+    ],
     "mixtral": [{"num_experts_per_tok": 1}, {"sliding_window": None}],
     "olmoe": [{"norm_topk_prob": True}],
     "qwen2_moe": [{"norm_topk_prob": True}, {"use_sliding_window": False, **FULL}],
