@@ -85,6 +85,7 @@ async def _one(request_id: str, config: ReplayConfig) -> Comparison:
 
 async def _many(config: ReplayConfig, share: float, since_s: float, journal: Journal) -> None:
     async with config.rerunner() as rerunner:
+        await rerunner.check_models(config.model)
         series = Series(rerunner, journal, config, share)
         if journal.since is None:
             journal.add_since(max(0, int(time_of(await rerunner.loads()) - since_s)))

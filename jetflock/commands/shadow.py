@@ -98,6 +98,7 @@ class Gauge:
 async def follow(config: ShadowConfig, share: float, journal: Journal) -> None:
     """Until it is cancelled or nothing may begin. Raises ServiceError."""
     async with config.rerunner() as rerunner:
+        await rerunner.check_models(config.of, config.model)
         gauge = Gauge(rerunner, config.max_waiting)
         series = Series(rerunner, journal, config, share, gauge.turn)
         if journal.since is None:

@@ -77,6 +77,12 @@ class Rerunner:
         """Of the kept streams. Raises ServiceError."""
         return await self.ask("GET", "/v1/streams", params=query)
 
+    async def check_models(self, *names: str | None) -> None:
+        """Raises ServiceError when one of them is not known."""
+        for name in names:
+            if name is not None:
+                await self.ask("GET", f"/v1/models/{quote(name, safe='')}")
+
     async def loads(self) -> dict[str, Any]:
         """How full the service is. Raises ServiceError."""
         return await self.ask("GET", "/v1/loads")

@@ -16,6 +16,7 @@ from frontend.config import FrontendConfig
 from jetflock.commands.replay import PROGRAM as REPLAY
 from jetflock.commands.shadow import ShadowConfig, follow
 from jetflock.replay.journal import Journal
+from jetflock.running.running_service import ServiceError
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.codec import encode
@@ -206,6 +207,8 @@ async def test_a_shadow_waits_for_others_and_leaves_out_what_is_old(
             assert journal.report.num_failed == 0
             await asyncio.gather(*waiting)
         with Journal(tmp_path / "late.jsonl", {}) as journal:
+            with pytest.raises(ServiceError, match="'nobody'"):
+                await follow(dataclasses.replace(shadow, model="nobody"), 1.0, journal)
             journal.add_since(int(time.time()) - 60)
             late = dataclasses.replace(shadow, max_lag_s=0.001, max_requests=0)
             following = asyncio.create_task(follow(late, 1.0, journal))
