@@ -197,7 +197,12 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "llama4": (
         "llama4_text",
-        LLAMA_4 | {"moe_layers": [0, 2], "intermediate_size": 40, "rope_parameters": LLAMA3_ROPE},
+        LLAMA_4
+        | {
+            "moe_layers": [0, 2],
+            "intermediate_size": 40,
+            "rope_parameters": LLAMA3_ROPE | {"high_freq_factor": 1.0},  # no waves between
+        },
     ),
     "llama4 dense": (
         "llama4_text",

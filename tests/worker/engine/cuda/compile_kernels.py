@@ -69,6 +69,7 @@ class Heads(NamedTuple):
 FAMILIES = [
     Heads(8, 1, 256),  # Gemma 2B
     Heads(16, 8, 256),  # Gemma 2 9B
+    Heads(8, 1, 512),  # Gemma 4 E2B, where a layer has no window
     Heads(32, 32, 80),  # Phi-2
     Heads(96, 8, 128),  # GLM 4.5
     Heads(48, 1, 128),  # StarCoder
@@ -90,7 +91,13 @@ def chosen() -> Iterator[Case]:
 
 def all_cases() -> Iterator[Case]:
     """Whatever the engine may meet."""
-    kinds: list[dict[str, Any]] = [{}, {"window": 4096}, {"soft_cap": 50.0}, {"sinks": True}]
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"window": 4096},
+        {"chunk": 8192},
+        {"soft_cap": 50.0},
+        {"sinks": True},
+    ]
     for dtype, head_dim, group in itertools.product((BF16, F32), (64, 128), (1, 2, 4, 7, 8)):
         heads = Heads(8 * group, 8, head_dim)
         for kv_dtype, kind in itertools.product((dtype, KV_FP8), kinds):

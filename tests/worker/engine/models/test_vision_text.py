@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
@@ -21,6 +22,10 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.loading import vision_limits
 from worker.engine.models.registry import read_model_config
 
+SHARED_KEYS = {
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+}
 PREFIXES_OF_HUBS = {
     "model.language_model.": "language_model.model.",
     "lm_head.": "language_model.lm_head.",
@@ -87,6 +92,21 @@ def test_the_names_of_the_hub_are_read_as_well(tmp_path: Path, name: str) -> Non
     assert Rig(path).run(add) == here
 
 
+def test_keys_of_layers_that_see_those_of_others_are_not_read(tmp_path: Path) -> None:
+    """As google/gemma-4-E2B-it has them."""
+    path = save_tiny_reader(tmp_path, "gemma4", {"num_hidden_layers": 4, **SHARED_KEYS})
+    add = make_add(1, random_prompt(20, seed=3), max_tokens=5, ignore_eos=True)
+    here = Rig(path).run(add)
+    weights = load_file(path / "model.safetensors")
+    layer = "model.language_model.layers.2.self_attn."
+    assert f"{layer}q_proj.weight" in weights
+    for name in ("k_proj", "v_proj", "k_norm"):
+        assert f"{layer}{name}.weight" not in weights
+        weights[f"{layer}{name}.weight"] = torch.ones(2, 2)
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    assert Rig(path).run(add) == here
+
+
 def test_a_head_that_is_stored_is_used_where_config_json_is_silent(tmp_path: Path) -> None:
     """As mistralai/Mistral-Small-3.1-24B has it."""
     path = save_tiny_reader(tmp_path, "mistral3", tie_word_embeddings=False)
@@ -116,8 +136,6 @@ def test_layers_that_guess_are_not_read(tmp_path: Path) -> None:
 
 def test_experts_that_lie_in_one_tensor_may_lie_in_several(tmp_path: Path) -> None:
     """As Qwen 3.5's checkpoints of 16 bits, and those of 8, have them."""
-    from safetensors.torch import load_file, save_file
-
     path = save_tiny_reader(tmp_path, "qwen3_5_moe")
     add = make_add(1, random_prompt(20, seed=3), max_tokens=5, ignore_eos=True)
     here = Rig(path).run(add)
@@ -171,8 +189,6 @@ def reference(path: Path, token_ids: list[int]) -> torch.Tensor:
 
 def rename(path: Path, prefixes: dict[str, str]) -> None:
     """Other beginnings for the names of tensors."""
-    from safetensors.torch import load_file, save_file
-
     weights = {}
     for name, tensor in load_file(path / "model.safetensors").items():
         begin = next((each for each in prefixes if name.startswith(each)), "")

@@ -16,7 +16,7 @@ from worker.engine.cuda.batch.key_splits import MIN_PIECE_KEYS, KeySplits
 from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.layers.attention_backend import AttentionLayer
 
-BLOCK_KEYS = MIN_PIECE_KEYS
+BLOCK_KEY_BYTES = 64 << 10  # of the keys that are read at a time: more stages of them have no room
 BLOCK_SPLITS = 16  # of a row, that are merged at a time: most have one
 MIN_ROWS = 16  # of a matrix product on tensor cores
 NO_WINDOW = 1 << 30
@@ -54,6 +54,7 @@ def decode_attention(
     """Keys and values of the queries' own tokens are in the pool already."""
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = keys.shape[1:3]
+    block_dim = triton.next_power_of_2(head_dim)
     _split_kernel[(len(splits.pieces), num_kv_heads)](
         q,
         keys,
@@ -72,9 +73,9 @@ def decode_attention(
         NUM_KV_HEADS=num_kv_heads,
         PAGE_SIZE=page_size,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=triton.next_power_of_2(head_dim),
+        BLOCK_DIM=block_dim,
         ROWS=max(MIN_ROWS, triton.next_power_of_2(num_heads // num_kv_heads)),
-        BLOCK_KEYS=BLOCK_KEYS,
+        BLOCK_KEYS=min(MIN_PIECE_KEYS, BLOCK_KEY_BYTES // (block_dim * q.element_size())),
         HAS_SOFT_CAP=layer.soft_cap is not None,
         num_warps=4,
         num_stages=3,
@@ -87,7 +88,7 @@ def decode_attention(
         output,
         BLOCK_SPLITS=BLOCK_SPLITS,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=triton.next_power_of_2(head_dim),
+        BLOCK_DIM=block_dim,
         HAS_SINKS=layer.sinks is not None,
         num_warps=2,
     )
