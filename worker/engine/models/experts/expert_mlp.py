@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 import torch
 
 from worker.engine.layers.linear import Linear, Linears
@@ -11,8 +16,7 @@ from worker.engine.models.expert_weights import ExpertLayer
 from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.experts.expert_router import ExpertRouter, RouterWeights, read_router
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.experts.stored_layers import StoredExpert, read_experts
-from worker.engine.models.layer_config import MlpConfig
+from worker.engine.models.experts.stored_layers import read_experts
 from worker.engine.models.layer_ops import mlp_activation, sigmoid
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
@@ -131,49 +135,40 @@ class MlpBesideExperts:
 class DenseExperts:
     """An `ExpertLayer` in torch, of any dtype.
 
-    Adds in float32 what a token's experts give, in the order of their numbers: its sum does not
-    depend on the experts of others.
+    Adds in float32 what a token's experts give, in the order of their numbers, as the router gives
+    them: its sum does not depend on the experts of others.
     """
 
     def __init__(
         self, config: ExpertsConfig, reader: WeightReader, prefix: str, linears: Linears
     ) -> None:
-        self._experts = [
-            PlainMlp(config.mlp, *_dense(each), linears)
-            for each in read_experts(config, reader, prefix, reader.read)
-        ]
+        self._config = config
+        self._ups: list[Linear] = []
+        self._downs: list[Linear] = []
+        for expert in read_experts(config, reader, prefix, reader.read):
+            ups = [each for each in expert.ups if isinstance(each, torch.Tensor)]
+            self._ups.append(linears.make(torch.cat(ups), expert.up_bias))
+            self._downs.append(linears.make(*Projection(expert.down, expert.down_bias).dense()))
 
     def __call__(
         self, inputs: torch.Tensor, expert_ids: torch.Tensor, shares: torch.Tensor
     ) -> torch.Tensor:
-        total = torch.zeros(inputs.shape, dtype=torch.float32)
-        for expert_id in sorted({*expert_ids.flatten().tolist()}):
-            tokens, places = (expert_ids == expert_id).nonzero(as_tuple=True)
-            added = self._experts[expert_id](inputs[tokens]).float()
-            total[tokens] += shares[tokens, places].unsqueeze(-1) * added
-        return total.to(inputs.dtype)
+        num_tokens, num_chosen = expert_ids.shape
+        of_rows = expert_ids.flatten()
+        order = of_rows.argsort(stable=True)  # rows by expert, an expert's by token
+        counts = Counter(of_rows.tolist())
+        inner = _of_each(self._ups, counts, inputs[order // num_chosen])
+        outputs = _of_each(self._downs, counts, mlp_activation(self._config.mlp, inner))
+        by_token = torch.empty_like(outputs, dtype=torch.float32)
+        by_token[order] = outputs.float()
+        shared = by_token.view(num_tokens, num_chosen, -1) * shares.unsqueeze(-1)
+        return functools.reduce(operator.add, shared.unbind(1)).to(inputs.dtype)
 
 
-def _dense(expert: StoredExpert) -> tuple[Projection, Projection]:
-    """Of one that was read without codes."""
-    ups = [each for each in expert.ups if isinstance(each, torch.Tensor)]
-    return Projection(torch.cat(ups), expert.up_bias), Projection(expert.down, expert.down_bias)
-
-
-class PlainMlp:
-    """One expert."""
-
-    def __init__(
-        self,
-        config: MlpConfig,
-        up: Projection,  # to gates, then their values, where it is gated
-        down: Projection,
-        linears: Linears,
-    ) -> None:
-        self._config = config
-        self._up = linears.make(*up.dense())
-        self._down = linears.make(*down.dense())
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, hidden_size] -> the same."""
-        return self._down(mlp_activation(self._config, self._up(x)))
+def _of_each(
+    linears: Sequence[Linear], counts: Mapping[int, int], rows: torch.Tensor
+) -> torch.Tensor:
+    """Of rows that stand by expert, `counts` each, by the experts' linears."""
+    expert_ids = sorted(counts)
+    parts = torch.split(rows, [counts[each] for each in expert_ids])
+    return torch.cat([linears[each](part) for each, part in zip(expert_ids, parts, strict=True)])
