@@ -18,6 +18,7 @@ from deploy.local.running_stack import RunningStack, announced
 from jetflock.command_line.output import num_bytes_text
 from jetflock.commands.ps import tree_memory_bytes
 from tests.deploy.local_stack import REPOSITORY
+from tests.forked_program import run_program
 from tests.gguf_files import add_tokenizer, matrices_as, write_gguf
 from tests.jetflock.local_hub import COMMIT, local_hub
 
@@ -67,15 +68,7 @@ def run(tmp_path: Path, hub: tuple[str, list[str]], monkeypatch: pytest.MonkeyPa
     given["XDG_CACHE_HOME"] = str(tmp_path / "cache")
 
     def command(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "jetflock", *argv],
-            cwd=REPOSITORY,
-            env={**os.environ, **given},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=100,
-        )
+        return run_program("jetflock", *argv, env={**os.environ, **given}, timeout_s=100.0)
 
     return command
 
