@@ -26,7 +26,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from deploy.local import die_with_parent
 
@@ -45,6 +45,7 @@ _PRELOADED = (
     "jetflock.cli",
 )
 _FLAGS = {"-P", "-B", "-u"}  # of the interpreter, which change nothing here
+Result = TypeVar("Result")
 _HIGH_FD = 500  # nobody has so many open
 
 _server = multiprocessing.get_context("forkserver")
@@ -128,6 +129,27 @@ def run_program(
         return subprocess.CompletedProcess(argv, status, out.read_text(), err.read_text())
 
 
+def call_forked(function: Callable[..., Result], *args: object, timeout_s: float) -> Result:
+    """What a function of a module returns in a process whose own programs are forked, too."""
+    receiver, sender = _server.Pipe(duplex=False)
+    process = _server.Process(
+        target=_call, args=(sender, dict(os.environ), function, args), daemon=True
+    )
+    with _looking:
+        process.start()
+    sender.close()
+    try:
+        assert receiver.poll(timeout_s), f"{function.__name__} takes more than {timeout_s:g} s"
+        result, error = receiver.recv()
+    finally:
+        with _looking:
+            process.kill()
+            process.join()
+    assert error is None, error
+    found: Result = result
+    return found
+
+
 class ModuleWords(NamedTuple):
     """`python -m MODULE ARGS`."""
 
@@ -160,8 +182,34 @@ def _run(words: ModuleWords, cwd: Path, env: Mapping[str, str], out: Path, err: 
     _become(words, env)
 
 
+def _call(
+    sender: multiprocessing.connection.Connection,
+    env: Mapping[str, str],
+    function: Callable[..., object],
+    args: Sequence[object],
+) -> NoReturn:
+    """In the server's child."""
+    os.setsid()
+    _forget_server({**env, "PYTHONPATH": str(REPOSITORY)})
+    try:
+        sender.send((function(*args), None))
+    except BaseException:
+        sender.send((None, traceback.format_exc()))
+    _leave(0)
+
+
 def _become(words: ModuleWords, env: Mapping[str, str]) -> NoReturn:
     """What an interpreter that was just started would find; the end is that of the process."""
+    _forget_server(env)
+    is_unbuffered = bool(env.get("PYTHONUNBUFFERED"))
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as the others
+    sys.stdout, sys.stderr = (_text_file(fd, is_unbuffered or fd == 2) for fd in (1, 2))
+    _show_command_line(words.argv)
+    sys.argv[:] = [words.module, *words.args]
+    _leave(contextvars.Context().run(_status_of, words.module))
+
+
+def _forget_server(env: Mapping[str, str]) -> None:
     gc.freeze()  # what was made before the fork is never freed: it may own files that are closed
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
@@ -172,13 +220,7 @@ def _become(words: ModuleWords, env: Mapping[str, str]) -> NoReturn:
     atexit._clear()
     os.environ.clear()
     os.environ.update(env)
-    is_unbuffered = bool(env.get("PYTHONUNBUFFERED"))
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as the others
-    sys.stdout, sys.stderr = (_text_file(fd, is_unbuffered or fd == 2) for fd in (1, 2))
-    _show_command_line(words.argv)
     subprocess._fork_exec = _fork_or_exec  # type: ignore[attr-defined]
-    sys.argv[:] = [words.module, *words.args]
-    _leave(contextvars.Context().run(_status_of, words.module))
 
 
 def _text_file(fd: int, is_unbuffered: bool) -> io.TextIOWrapper:

@@ -6,11 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from bench.chaos.flock import FlockPlan
+from bench.chaos.ledger import Ledger
 from bench.chaos.report import missed_demands
 from bench.chaos.suite import control_plan, run_suite
 from bench.chaos.suite_plan import SuitePlan
+from tests.forked_program import call_forked
+
+TIMEOUT_S = 380.0
 
 pytestmark = [
     pytest.mark.e2e,
@@ -26,13 +31,18 @@ PLAN = SuitePlan(
     num_clients=16,
     num_cases=22,  # two of each kind
     max_tokens=300,
+    num_mixed=1,
     flock=FlockPlan(ack_wait_s=3.0),
 )
 
 
-async def test_streams_are_whole_whatever_dies(tmp_path: Path) -> None:
+def run_plan(folder: Path, plan: SuitePlan) -> Ledger:
+    return uvloop.run(run_suite(folder, plan))
+
+
+def test_streams_are_whole_whatever_dies(tmp_path: Path) -> None:
     """Recovery times are told by `make chaos`: here the machine may be busy."""
-    ledger = await run_suite(tmp_path, PLAN)
+    ledger = call_forked(run_plan, tmp_path, PLAN, timeout_s=TIMEOUT_S)
     assert ledger.violations == {}, ledger.details
     assert ledger.num_disturbed >= PLAN.num_clients
     struck = {name for name, tally in ledger.faults.items() if tally.num_running}
@@ -53,8 +63,8 @@ CLUSTER_PLAN = replace(
 )
 
 
-async def test_streams_and_queue_are_whole_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
-    ledger = await run_suite(tmp_path, CLUSTER_PLAN)
+def test_streams_and_queue_are_whole_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
+    ledger = call_forked(run_plan, tmp_path, CLUSTER_PLAN, timeout_s=TIMEOUT_S)
     assert ledger.violations == {}, ledger.details
     assert ledger.num_disturbed >= CLUSTER_PLAN.num_clients
     struck = {name for name, tally in ledger.faults.items() if tally.num_running}
@@ -62,13 +72,13 @@ async def test_streams_and_queue_are_whole_whatever_happens_to_a_cluster(tmp_pat
 
 
 @pytest.mark.nightly
-async def test_with_replay_off_the_suite_reports_violations(tmp_path: Path) -> None:
+def test_with_replay_off_the_suite_reports_violations(tmp_path: Path) -> None:
     """It sees what it is there for; `make chaos ARGS='--control fencing'` is another control.
 
     A frontend whose connection is half open misses text for good, so that one fault is enough.
     """
     flock = FlockPlan(num_detoks=1, num_workers=1, ack_wait_s=2.0)
     plan = replace(PLAN, num_clients=6, num_cases=6, num_mixed=0, flock=flock)
-    ledger = await run_suite(tmp_path, control_plan(plan, "replay"))
+    ledger = call_forked(run_plan, tmp_path, control_plan(plan, "replay"), timeout_s=TIMEOUT_S)
     assert ledger.violations, "the suite is blind"
     assert missed_demands(ledger)
