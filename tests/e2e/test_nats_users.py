@@ -75,7 +75,10 @@ def assert_nothing_refused(stack: RoleStack) -> None:
             assert "permissions violation" not in told.lower(), f"{role.name}: {told}"
 
 
-@pytest.mark.parametrize("stack", ["users", "accounts"], indirect=True)
+# The tests below have users of one account.
+@pytest.mark.parametrize(
+    "stack", ["accounts", pytest.param("users", marks=pytest.mark.nightly)], indirect=True
+)
 async def test_streams_keys_resumes_offers_clients_and_long_prompts(
     stack: RoleStack, tmp_path: Path
 ) -> None:

@@ -135,8 +135,7 @@ class LongRun:
     [
         (200, 0),  # ten seconds at 20 steps a second
         (200, 3),
-        (12_000, 0),  # ten minutes
-        (12_000, 3),
+        (12_000, 3),  # ten minutes
         pytest.param(144_000, 3, marks=[pytest.mark.slow, pytest.mark.nightly]),  # two hours
     ],
 )

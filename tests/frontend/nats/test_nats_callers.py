@@ -247,6 +247,10 @@ HEADERS = ("X-Session-Id", "Idempotency-Key", "X-Request-Id", "traceparent", "tr
            "X-Job-Class", "Last-Event-ID", "X-Request-Timeout")  # fmt: skip
 
 
+# Where all are of one account, somebody hears more.
+@pytest.mark.parametrize(
+    "users", ["users", pytest.param("accounts", marks=pytest.mark.nightly)], indirect=True
+)
 @pytest.mark.integration
 @pytest.mark.timeout(180)
 async def test_no_text_of_a_client_gets_into_a_subject(stack: Stack) -> None:

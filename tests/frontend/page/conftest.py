@@ -43,7 +43,9 @@ def browser() -> Iterator[Browser]:
     path = chromium()
     with sync_playwright() as playwright:
         # A container's root may not have a sandbox.
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
         browser.close()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
+
+import pytest
 
 from tests.tiny_decoder import VOCAB_SIZE
 
@@ -814,3 +817,18 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "nanochat": ("nanochat", {}),
     "biogpt": ("biogpt", {}),
 }
+
+
+def by_day(names: Iterable[str], daily: Collection[str]) -> list[Any]:
+    """Parameters of a test; those that are not of every day run by night."""
+    names = list(names)
+    assert set(daily) <= set(names), f"no configuration: {set(daily) - set(names)}"
+    return [
+        name if name in daily else pytest.param(name, marks=pytest.mark.nightly) for name in names
+    ]
+
+
+def one_of_each_type(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str]:
+    """The first configuration of each model_type."""
+    firsts = {model_type: name for name, (model_type, _) in reversed(families.items())}
+    return set(firsts.values())

@@ -10,7 +10,7 @@ import torch
 
 from shared.protocol.logprobs import record_bytes
 from shared.protocol.sampling import ThinkingBudget
-from tests.worker.engine.families import FUSED_IN_TORCH, LATENT, MIXTURES, RECURRENT
+from tests.worker.engine.families import FUSED_IN_TORCH, LATENT, MIXTURES, RECURRENT, by_day
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import AbortRequest, AddRequest
@@ -168,9 +168,33 @@ def test_with_one_row_in_a_kv_group(tmp_path: Path) -> None:
 
 
 FAMILIES = FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT
+# One for each kind of layer; the others combine the same ones, and run by night.
+KINDS_OF_LAYERS = {
+    "gemma3",
+    "gemma4",
+    "gemma4 keys as values",
+    "gemma4 experts",
+    "llama4",
+    "cohere norms",
+    "starcoder2",
+    "hunyuan alpha",
+    "ernie4_5_moe",
+    "glm4_moe",
+    "gpt_oss",
+    "lfm2 moe",
+    "granite hybrid moe",
+    "falcon_h1 biases",
+    "jamba",
+    "kimi_linear groups",
+    "nemotron_h latent",
+    "olmo_hybrid",
+    "qwen3_5 moe",
+    "deepseek_v2 groups",
+    "minicpm3 longrope",
+}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_day(FAMILIES, KINDS_OF_LAYERS))
 def test_every_family_in_company_and_in_chunks(tmp_path: Path, family: str) -> None:
     """Retractions and prefix hits, too."""
     model_type, overrides = FAMILIES[family]
@@ -276,13 +300,7 @@ def test_a_state_does_not_depend_on_how_its_text_was_cut(tmp_path: Path, family:
 APART = {"lfm2", "qwen3_5 biases"}
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        family if family in APART else pytest.param(family, marks=pytest.mark.nightly)
-        for family in KINDS_OF_STATES
-    ],
-)
+@pytest.mark.parametrize("family", by_day(KINDS_OF_STATES, APART))
 def test_many_short_and_long_texts_keep_their_states_apart(tmp_path: Path, family: str) -> None:
     """More requests than slots, of lengths around blocks, with retractions and aborts."""
     model_type, overrides = RECURRENT[family]

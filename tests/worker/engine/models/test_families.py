@@ -14,6 +14,8 @@ from tests.worker.engine.families import (
     LATENT,
     MIXTURES,
     RECURRENT,
+    by_day,
+    one_of_each_type,
 )
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -32,12 +34,17 @@ BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other 
 FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT | GENERAL
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# What rounds is one code for all configurations of a type.
+OF_TYPES = by_day(FAMILIES, one_of_each_type(FAMILIES))
+
+
+@pytest.fixture(scope="module")
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_type, overrides = FAMILIES[request.param]
     return save_tiny_model(tmp_path_factory.mktemp("model"), model_type, **overrides)
 
 
+@pytest.mark.parametrize("path", FAMILIES, indirect=True, scope="module")
 def test_float32_gives_the_logits_of_transformers(path: Path) -> None:
     """Prompts and 32 decoded tokens, one past the 128 of a stretched rope; mixed lengths, chunk
     borders, prefix hits, retractions.
@@ -58,6 +65,7 @@ def test_float32_gives_the_logits_of_transformers(path: Path) -> None:
     assert any(len({end - start for _, start, end in batch}) > 1 for batch in rig.runner.batches)
 
 
+@pytest.mark.parametrize("path", OF_TYPES, indirect=True, scope="module")
 def test_bfloat16_is_no_farther_from_float32_than_that_of_transformers(path: Path) -> None:
     rig = Rig(path, dtype="bfloat16")
     prompt = random_prompt(60, seed=8)

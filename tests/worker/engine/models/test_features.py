@@ -293,6 +293,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     return make
 
 
+# By night: it shows of the configurations in families.py that the comparison with transformers,
+# which every day has, would see the feature.
+@pytest.mark.nightly
 @pytest.mark.parametrize(("family", "switch"), CASES, ids=lambda each: str(each))
 def test_a_feature_that_is_switched_off_moves_the_logits(
     tmp_path: Path, tiny: Tiny, family: str, switch: dict[str, Any]
