@@ -154,6 +154,9 @@ class SimulatedPool:
         """Its requests go on elsewhere, before all others."""
         worker.is_gone = True
         self._workers.remove(worker)
+        self._hand_over(worker)
+
+    def _hand_over(self, worker: SimulatedWorker) -> None:
         for request, (since, rate) in list(worker.running.items()):
             made = (self._now - since) * rate
             self._made += made

@@ -1,9 +1,11 @@
 """`make bench-spot`: what a million tokens cost on spot machines, by the autoscaler's policy.
 
 The code that decides is the real one; queue, workers, market and clock are simulated, with fixed
-seeds. Each market stands beside the same traffic on on-demand machines, and beside a plane that
-knows no hand-over: it lets requests run until the machine is taken, and begins those again that
-have not ended. To go down with the load costs neither plane more than a hand-over.
+seeds. Each market stands beside the same traffic on on-demand machines. A worker that hears that
+its machine is taken hands its requests over at once, as SIGTERM has it do; or it is paused first
+(`jetflock admin pause`), and hands over what runs when the notice ends; or, as in a plane that
+knows no hand-over, what has not ended by then begins again. To go down with the load costs no plane
+more than a hand-over.
 
 Measured are what jetflock adds to a start and to a hand-over (docs/performance.md); assumed are the
 time of a machine to boot, and that of a prefill.
@@ -11,9 +13,11 @@ time of a machine to boot, and that of a prefill.
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -50,6 +54,7 @@ class Market:
     outage_s: float = 0.0  # for so long on average
 
 
+AT_ONCE, PAUSED, AGAIN = "hands over at once", "pauses, then hands over", "begins again"
 MARKETS = (
     # AWS's Spot Instance Advisor: over 20% in a month is its last class; two minutes of notice.
     Market("20% a month", 120.0, taken_per_hour=0.2 / (30 * 24)),
@@ -66,7 +71,7 @@ class Outcome(NamedTuple):
 
     cost: float  # of all machines, in prices of an on-demand machine for an hour
     num_tokens: float  # that clients got
-    latency_s: dict[float, float]  # of each request, by its arrival
+    latency_s: array[float]  # of each request, as they arrived; nan: it was lost
     num_taken: int  # spot machines
     num_hit: int  # requests whose machine was taken amid them
     num_lost: int
@@ -78,14 +83,12 @@ class SpotPool(SimulatedPool):
     ones later: one is started beside each, and takes its place when it is ready.
     """
 
-    def __init__(
-        self, arrivals: Arrivals, market: Market | None, seed: int, *, hands_over: bool
-    ) -> None:
+    def __init__(self, arrivals: Arrivals, market: Market | None, seed: int, plane: str) -> None:
         """`market` None: all machines are on demand."""
         rule = scaled_by(ScalePolicy(1, MAX_WORKERS))
         super().__init__(MODEL, arrivals, BOOT_S + START_S, rule, INTERVAL_S)
         self._market = market
-        self._hands_over = hands_over
+        self._plane = plane
         self._rng = np.random.default_rng(seed)
         self._outages = self._drawn_outages()
         days = int(arrivals.duration_s // DAY_S) + 2
@@ -101,10 +104,11 @@ class SpotPool(SimulatedPool):
     def outcome(self) -> Outcome:
         """Of a whole run."""
         self.run()
+        latencies = [self._latency_s.get(at, math.nan) for at in self._arrivals.times]
         return Outcome(
             self._cost,
             sum(self._arrivals.tokens),
-            self._latency_s,
+            array("d", latencies),
             self._num_taken,
             self._num_hit,
             len(self._arrivals.times) - len(self._latency_s),
@@ -146,7 +150,7 @@ class SpotPool(SimulatedPool):
                 continue
             self._num_taken += 1
             self._num_hit += len(worker.running)
-            if self._hands_over:
+            if self._plane == AT_ONCE:
                 self._remove_worker(worker)
             else:  # it takes no more
                 worker.is_gone = True
@@ -157,14 +161,12 @@ class SpotPool(SimulatedPool):
         for ends_at, worker in self._doomed:
             if ends_at > self._now:
                 continue
-            for request, (since, rate) in worker.running.items():
-                self._num_repeated += request.num_tokens - request.left
-                self._num_repeated += (self._now - since) * rate
-                request.left = request.num_tokens
-                request.run += 1
-                self._num_running -= 1
-                self._queue.appendleft(request)
-            worker.running.clear()
+            running = dict(worker.running)
+            self._hand_over(worker)
+            if self._plane == AGAIN:
+                for request, (since, rate) in running.items():
+                    request.left = request.num_tokens
+                    self._num_repeated += (self._now - since) * rate
         # Who has handed over is not paid for longer.
         is_paid = [each for each in self._doomed if each[0] > self._now and each[1].running]
         self._doomed = is_paid
@@ -206,55 +208,55 @@ class Row(NamedTuple):
     plane: str
     outcomes: Sequence[Outcome]
 
+    def _latencies(self) -> list[float]:
+        """Of all requests the mean, p99 and p99.9."""
+        ordered = sorted(latency_s for each in self.outcomes for latency_s in each.latency_s)
+        shares = (0.99, 0.999)
+        return [statistics.fmean(ordered), *(ordered[int(it * len(ordered))] for it in shares)]
+
     def cells(self, on_demand: Row, price: float) -> tuple[str, ...]:
         """Of a table. `price`: dollars for an on-demand machine an hour."""
-        added = sorted(
-            latency_s - base.latency_s[arrived_at]
-            for ours, base in zip(self.outcomes, on_demand.outcomes, strict=True)
-            for arrived_at, latency_s in ours.latency_s.items()
-        )
         tokens = sum(each.num_tokens for each in self.outcomes)
         per_million = price * sum(each.cost for each in self.outcomes) / tokens * 1e6
-        base = price * sum(each.cost for each in on_demand.outcomes) / tokens * 1e6
+        all_price = price * sum(each.cost for each in on_demand.outcomes) / tokens * 1e6
         repeated = sum(each.num_repeated_tokens for each in self.outcomes) / tokens
         return (
             self.machines,
             self.plane,
             f"{per_million:.2f}",
-            f"{per_million / base:.2f}",
+            f"{per_million / all_price:.2f}",
             str(sum(each.num_taken for each in self.outcomes)),
             str(sum(each.num_hit for each in self.outcomes)),
             str(sum(each.num_lost for each in self.outcomes)),
             f"{repeated:.2%}",
-            f"{statistics.fmean(added):.2f} s",
-            f"{added[int(0.99 * len(added))]:.1f} s",
-            f"{added[int(0.999 * len(added))]:.1f} s",
+            *(
+                f"{ours - base:+.2f} s"
+                for ours, base in zip(self._latencies(), on_demand._latencies(), strict=True)
+            ),
         )
 
 
 HEAD = ("machines", "plane", "$ for 1M tokens", "of on demand", "taken", "requests hit", "lost",
-        "tokens repeated", "added, mean", "p99", "p99.9")  # fmt: skip
+        "tokens repeated", "added to mean", "to p99", "to p99.9")  # fmt: skip
 
 
 def run_all(duration_s: float, seeds: Sequence[int], mean_tokens: float) -> list[Row]:
-    """On demand first, then each market with and without hand-over, on the same arrivals."""
+    """On demand first, then each market and plane, on the same arrivals."""
     peak_per_s = PEAK_LOAD * MAX_WORKERS * MODEL.tokens_per_s / mean_tokens
     traffic = [make_arrivals(diurnal, peak_per_s, mean_tokens, duration_s, seed) for seed in seeds]
 
-    def outcomes(market: Market | None, *, hands_over: bool) -> list[Outcome]:
-        return [
-            SpotPool(arrivals, market, seed, hands_over=hands_over).outcome()
-            for seed, arrivals in zip(seeds, traffic, strict=True)
-        ]
+    def outcomes(market: Market | None, plane: str) -> list[Outcome]:
+        pairs = zip(traffic, seeds, strict=True)
+        return [SpotPool(arrivals, market, seed, plane).outcome() for arrivals, seed in pairs]
 
-    rows = [Row("on demand", "hands over", outcomes(None, hands_over=True))]
+    rows = [Row("on demand", "", outcomes(None, AT_ONCE))]
     for market in MARKETS:
-        for plane, hands_over in (("hands over", True), ("begins again", False)):
-            rows.append(Row(market.name, plane, outcomes(market, hands_over=hands_over)))
+        planes = (AT_ONCE, PAUSED, AGAIN)
+        rows += [Row(market.name, plane, outcomes(market, plane)) for plane in planes]
     return rows
 
 
-def main(*, price: float = 1.0, days: float = 2.0, seeds: int = 3) -> None:
+def main(*, price: float = 1.0, days: float = 1.0, seeds: int = 4) -> None:
     """`price`: dollars for an on-demand machine an hour."""
     began = time.perf_counter()
     for mean_tokens in MEAN_TOKENS:
