@@ -33,8 +33,10 @@ from frontend.surfaces.answer import Answer
 from frontend.surfaces.anthropic.message_request import MessageRequests
 from frontend.surfaces.chat.chat_batch import ChatBatches
 from frontend.surfaces.chat.chat_request import ChatRequests
+from frontend.surfaces.classes.class_request import ClassRequests, PoolingRequests
 from frontend.surfaces.completions.completion_request import CompletionRequests
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
+from frontend.surfaces.embeddings.pooled_inputs import PooledInputs
 from frontend.surfaces.forks.fork_request import ForkRequests
 from frontend.surfaces.generate.generate_request import GenerateRequests
 from frontend.surfaces.infill.infill_request import InfillRequests
@@ -61,7 +63,8 @@ class SurfaceParts:
         models, encoder, images = streams.models, process.encoder, process.images
         chats = ChatRequests(models, encoder, images, styles=process.styles)
         messages = MessageRequests(models, chats)
-        embeddings = EmbeddingRequests(models, encoder, chats)
+        inputs = PooledInputs(models, encoder, chats)
+        embeddings = EmbeddingRequests(inputs)
         open_ended = CompletionRequests(models, encoder, default_max_tokens=None)
         readers: dict[Surface, BodyReader] = {
             Surface.CHAT: chats,
@@ -70,6 +73,8 @@ class SurfaceParts:
             Surface.EMBEDDINGS: embeddings,
             Surface.SCORE: ScoreRequests(models, encoder),
             Surface.RERANK: RerankRequests(models, encoder),
+            Surface.CLASSIFY: ClassRequests(inputs),
+            Surface.POOLING: PoolingRequests(inputs),
             Surface.GENERATE: GenerateRequests(models, encoder),
             Surface.INFILL: InfillRequests(models, encoder),
             Surface.RESPONSES: ResponseRequests(

@@ -84,6 +84,7 @@ class Acceptor:
             remaining_s=caller.deadline_s,
             queue_timeout_s=caller.queue_timeout_s,
             token_texts=job.model.text.token_texts,
+            labels=job.model.labels,
         )
         describe_requests(caller.span, requests, stream=job.stream)
         lanes = self._admission.admit(caller, job)

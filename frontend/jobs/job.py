@@ -18,6 +18,7 @@ from shared.errors import InvalidRequest, RequestTooLarge
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.prompt_object import is_large
 from shared.protocol.reply import (
+    CLASSIFY_LEVEL,
     START_LEVEL,
     AnswerFormat,
     EncodingFormat,
@@ -36,6 +37,7 @@ from shared.protocol.trace_context import TraceContext
 from shared.subjects import JOB_CLASSES, choice_rid
 from shared.telemetry.tracing import NO_SPAN, Span
 
+_OF_CLASSES = (Surface.CLASSIFY, Surface.POOLING)
 MAX_RETURNED_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
 # Of what the answer repeats: a message of a MiB has room for it beside the most logprobs.
 MAX_RENDERING_BYTES = 360 * 1024
@@ -178,8 +180,9 @@ class Job:
         eyes = SIGHT_LEVEL if sees and is_new else 1
         fork = FORK_LEVEL if self.fork is not None and self.fork.given is not None else 1
         starts = START_LEVEL if self.sampling.logprobs.prompt_start else 1
+        classes = CLASSIFY_LEVEL if self.surface in _OF_CLASSES else 1
         levels = [sampling.params.needed_level for sampling in samplings]
-        return max(readers, eyes, fork, starts, *levels)
+        return max(readers, eyes, fork, starts, classes, *levels)
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
         """How the outputs of one prompt are made."""

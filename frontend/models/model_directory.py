@@ -94,6 +94,11 @@ class ServedModel:
         """The name by which it was asked for."""
         return self.card.name if self.adapter is None else self.adapter.name
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """That it classifies by."""
+        return () if self.card.classifier is None else self.card.classifier.labels
+
     def chat_template(self) -> ChatTemplate:
         """Raises InvalidRequest when the model has none."""
         if self.text.chat_template is None:

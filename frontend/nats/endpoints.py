@@ -99,6 +99,8 @@ class NatsEndpoints:
             "embed": self._starter(Surface.EMBEDDINGS),
             "score": self._starter(Surface.SCORE),
             "rerank": self._starter(Surface.RERANK),
+            "classify": self._starter(Surface.CLASSIFY),
+            "pooling": self._starter(Surface.POOLING),
             "responses": self._starter(Surface.RESPONSES),
             "responses.get": self._get_response,
             "responses.cancel": of_id(self._responses.cancel),

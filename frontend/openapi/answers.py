@@ -28,6 +28,7 @@ from frontend.surfaces.anthropic.message_answer import (
     MessageTokens,
 )
 from frontend.surfaces.chat.chat_answer import ChatChunk, ChatCompletion
+from frontend.surfaces.classes.class_answer import ClassList, PooledList, PooledVector, TextClass
 from frontend.surfaces.completions.completion_answer import Completion, CompletionChunk
 from frontend.surfaces.embeddings.embedding_answer import (
     Embedding,
@@ -74,6 +75,8 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     EmbeddingList,
     ScoreList,
     Ranking,
+    ClassList,
+    PooledList,
     Tokenized,
     Detokenized,
     Templated,
@@ -118,6 +121,8 @@ EVENTS: dict[type[WireStruct], tuple[type[WireStruct], ...]] = {
     EmbeddingList: (Embedding, EmbeddingList),
     ScoreList: (Score, ScoreList),
     Ranking: (RankedEvent, Ranking),
+    ClassList: (TextClass, ClassList),
+    PooledList: (PooledVector, PooledList),
     Message: (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop),
     Response: EVENT_KINDS,
     OllamaChat: (OllamaChat,),
@@ -126,7 +131,8 @@ EVENTS: dict[type[WireStruct], tuple[type[WireStruct], ...]] = {
 # What a stream may be read again as.
 _RESUMABLE = (
     "ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking", "Generated", "Infill",
-    "Message", "OllamaChat", "OllamaGenerated", "OllamaEmbeddings", "Response",
+    "ClassList", "PooledList", "Message", "OllamaChat", "OllamaGenerated", "OllamaEmbeddings",
+    "Response",
 )  # fmt: skip
 
 

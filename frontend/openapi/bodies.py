@@ -56,6 +56,7 @@ from frontend.surfaces.chat.chat_batch import MAX_CONVERSATIONS, ChatBatchBody
 from frontend.surfaces.chat.chat_batch import REFUSED as BATCH_REFUSED
 from frontend.surfaces.chat.chat_request import ChatBody
 from frontend.surfaces.chat.reasoning import EFFORTS
+from frontend.surfaces.classes.class_request import ClassBody, PoolingBody
 from frontend.surfaces.completions.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.surfaces.embeddings.embedding_request import EmbeddingBody
 from frontend.surfaces.forks.fork_body import (
@@ -135,6 +136,7 @@ _STARTING = (
     "ResponseBody",
     "ChatBody", "ChatBatchBody", "InfillBody",
     "CompletionBody", "EmbeddingBody", "GenerateBody", "ScoreBody", "RerankBody", "ForkBody",
+    "ClassBody", "PoolingBody",
 )  # fmt: skip
 
 
@@ -149,6 +151,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             EmbeddingBody,
             ScoreBody,
             RerankBody,
+            ClassBody,
+            PoolingBody,
             GenerateBody,
             ForkBody,
             ForkSampling,
@@ -187,8 +191,10 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _complete_infill(schemas["InfillBody"])
     _complete_fork(schemas["ForkBody"])
     _require(schemas["CompletionBody"], "model", "prompt")
-    _require(schemas["EmbeddingBody"], "model")
-    schemas["EmbeddingBody"]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
+    for name in ("EmbeddingBody", "ClassBody", "PoolingBody"):
+        _require(schemas[name], "model")
+        schemas[name]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
+        schemas[name]["properties"]["input"] = _prompts(MAX_INPUTS)
     document = {"$ref": "#/components/schemas/RerankDocument"}
     schemas["RerankBody"]["properties"]["documents"] = list_of(
         {"anyOf": [SOME_TEXT, document]}, minItems=1, maxItems=MAX_INPUTS
@@ -208,7 +214,6 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     of_response["include"] = optional(list_of({"enum": list(INCLUDABLE)}))
     _complete_conversations(schemas)
     schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
-    schemas["EmbeddingBody"]["properties"]["input"] = _prompts(MAX_INPUTS)
     of_generate = schemas["GenerateBody"]["properties"]
     rids = list_of({"type": "string", "pattern": CLIENT_ID_PATTERN}, maxItems=MAX_PROMPTS)
     for name in CLIENT_ID_FIELDS:

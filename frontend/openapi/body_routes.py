@@ -11,6 +11,7 @@ from frontend.fields.pooled_fields import POOLED_IGNORED
 from frontend.fields.request_body import IGNORED, Refused
 from frontend.surfaces.anthropic import body as message_body
 from frontend.surfaces.chat import chat_request
+from frontend.surfaces.classes.class_request import CLASS_REFUSED, POOLING_REFUSED
 from frontend.surfaces.completions import completion_request
 from frontend.surfaces.embeddings import embedding_request
 from frontend.surfaces.generate import generate_request
@@ -43,6 +44,8 @@ ROUTES = (
     ),
     BodyRoute("score", "/v1/score", "ScoreBody", score_request.REFUSED, POOLED_IGNORED),
     BodyRoute("rerank", "/v1/rerank", "RerankBody", rerank_request.REFUSED, POOLED_IGNORED),
+    BodyRoute("classify", "/classify", "ClassBody", CLASS_REFUSED, POOLED_IGNORED),
+    BodyRoute("pooling", "/pooling", "PoolingBody", POOLING_REFUSED, POOLED_IGNORED),
     BodyRoute(
         "infill", "/infill", "InfillBody", infill_request.REFUSED, infill_request.IGNORED_HERE
     ),
@@ -115,6 +118,7 @@ _OF_SAMPLING = (
     "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_penalty_last_n",
 )  # fmt: skip
+_OF_INPUTS = ("embeddings", "classify", "pooling")
 # What leaving a field out, or null, is the same as; by field, or by route and field.
 DEFAULTS: Mapping[str, Any] = {
     **{name: getattr(_SAMPLING, name) for name in _OF_SAMPLING},
@@ -137,7 +141,7 @@ DEFAULTS: Mapping[str, Any] = {
     "return_logprob": False,
     "incremental_streaming_output": False,
     "add_generation_prompt": True,
-    "embeddings add_generation_prompt": False,
+    **{f"{route} add_generation_prompt": False for route in _OF_INPUTS},
     "continue_final_message": False,
     "chat add_special_tokens": False,
     "completions add_special_tokens": True,
@@ -175,8 +179,9 @@ DEFAULT_WORDS: Mapping[str, str] = {
     "input_suffix": "required",
     "n_predict": "the rest of the context",
     "input": "required",
-    "embeddings input": "required, or `messages`",
-    "embeddings messages": "none",
+    **{f"{route} input": "required, or `messages`" for route in _OF_INPUTS},
+    **{f"{route} messages": "none" for route in _OF_INPUTS},
+    "task": "the model's",
     "text": "or `input_ids`",
     "input_ids": "or `text`",
     "chat max_tokens": "the rest of the context",

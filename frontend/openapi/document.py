@@ -12,8 +12,10 @@ from frontend.openapi.operations import ERRORS, content_of, operation_of, start_
 from frontend.routes.api_route import (
     CHAT_BATCH_PATH,
     CHAT_PATHS,
+    CLASS_PATHS,
     EMBEDDING_PATHS,
     MODEL_PATHS,
+    POOLING_PATHS,
     RERANK_PATHS,
     RESPONSE_PATHS,
     SCORE_PATHS,
@@ -85,6 +87,8 @@ def openapi_document(version: str) -> dict[str, Any]:
         **_twice(EMBEDDING_PATHS, "post", start_of("embedding", "EmbeddingBody", "EmbeddingList")),
         **{path: {"post": start_of(_id(path), "ScoreBody", "ScoreList")} for path in SCORE_PATHS},
         **{path: {"post": start_of(_id(path), "RerankBody", "Ranking")} for path in RERANK_PATHS},
+        **_twice(CLASS_PATHS[::-1], "post", start_of("classify", "ClassBody", "ClassList")),
+        **_twice(POOLING_PATHS[::-1], "post", start_of("pooling", "PoolingBody", "PooledList")),
         **_twice(RESPONSE_PATHS, "post", start_of("create_response", "ResponseBody", "Response")),
         "/v1/responses/{response_id}": {
             "get": operation_of(
@@ -176,8 +180,8 @@ def _twice(
 def _invocation() -> dict[str, Any]:
     """The body and the answer of one of several APIs."""
     operation = start_of("invoke", "ChatBody", "ChatCompletion")
-    bodies = ("ChatBody", "CompletionBody", "EmbeddingBody", "ScoreBody", "RerankBody")
-    answers = ("ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking")
+    bodies = ("ChatBody", "CompletionBody", "EmbeddingBody", "ScoreBody", "RerankBody", "ClassBody")
+    answers = ("ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking", "ClassList")
     content = operation["requestBody"]["content"]["application/json"]
     content["schema"] = {"anyOf": [schema_ref(body) for body in bodies]}
     answer = operation["responses"]["200"]["content"]["application/json"]
@@ -188,7 +192,7 @@ def _invocation() -> dict[str, Any]:
 def _probe() -> dict[str, Any]:
     """What the model makes: a token, a vector or a score."""
     operation = operation_of("health_generate", "Generated", parameters=[_MODEL_QUERY])
-    answers = ("Generated", "EmbeddingList", "ScoreList")
+    answers = ("Generated", "EmbeddingList", "ScoreList", "ClassList")
     answer = operation["responses"]["200"]["content"]["application/json"]
     answer["schema"] = {"anyOf": [schema_ref(name) for name in answers]}
     return operation

@@ -22,6 +22,8 @@ EMBEDDING_PATHS = ("/v1/embeddings", "/embeddings")
 RESPONSE_PATHS = ("/v1/responses", "/responses")
 MODEL_PATHS = ("/v1/models", "/models")
 SCORE_PATHS = ("/v1/score", "/score")
+CLASS_PATHS = ("/classify", "/v1/classify")
+POOLING_PATHS = ("/pooling", "/v1/pooling")
 RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
 
 RouteAnswer: TypeAlias = Response | AnswerResponse | ClusterEvents

@@ -15,7 +15,9 @@ from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.api_route import (
     CHAT_BATCH_PATH,
     CHAT_PATHS,
+    CLASS_PATHS,
     EMBEDDING_PATHS,
+    POOLING_PATHS,
     RERANK_PATHS,
     RESPONSE_PATHS,
     SCORE_PATHS,
@@ -35,6 +37,8 @@ _SURFACES: Iterable[tuple[Surface, Sequence[str]]] = (
     (Surface.EMBEDDINGS, EMBEDDING_PATHS),
     (Surface.SCORE, SCORE_PATHS),
     (Surface.RERANK, RERANK_PATHS),
+    (Surface.CLASSIFY, CLASS_PATHS),
+    (Surface.POOLING, POOLING_PATHS),
     (Surface.GENERATE, ("/generate",)),
     (Surface.INFILL, ("/infill",)),
     (Surface.RESPONSES, RESPONSE_PATHS),
@@ -81,4 +85,6 @@ def probe_of(model: ServedModel) -> tuple[Surface, dict[str, Any]]:
         }
     if model.card.embedding is not None:
         return Surface.EMBEDDINGS, {"model": model.name, "input": [0]}
+    if model.card.classifier is not None:
+        return Surface.CLASSIFY, {"model": model.name, "input": [0]}
     return Surface.SCORE, {"model": model.name, "text_1": "a", "text_2": "a"}

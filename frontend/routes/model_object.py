@@ -17,7 +17,7 @@ from shared.protocol.model_cards import ModelCard
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.role_cards import ChosenParser, ChosenParsers
 
-Task = Literal["generate", "embed", "score"]
+Task = Literal["generate", "embed", "score", "classify"]
 
 
 class SamplingDefaults(WireStruct, frozen=True, kw_only=True):
@@ -134,5 +134,6 @@ def _tasks(card: ModelCard) -> list[Task]:
         "generate": card.can_generate,
         "embed": card.embedding is not None,
         "score": card.score is not None,
+        "classify": card.classifier is not None,
     }
     return [task for task, is_possible in can.items() if is_possible]

@@ -28,7 +28,14 @@ from shared.telemetry.histograms import EventHistogram
 from shared.telemetry.tracing import NO_SPAN, Span
 
 _WITH_TOKEN_IDS = (Surface.GENERATE, Surface.GENERATE_SO_FAR, Surface.RESPONSES)
-_WITHOUT_TEXT = (Surface.EMBEDDINGS, Surface.SCORE, Surface.RERANK, Surface.OLLAMA_EMBED)
+_WITHOUT_TEXT = (
+    Surface.EMBEDDINGS,
+    Surface.OLLAMA_EMBED,
+    Surface.SCORE,
+    Surface.RERANK,
+    Surface.CLASSIFY,
+    Surface.POOLING,
+)
 
 
 class Interrupt(enum.Enum):
@@ -83,6 +90,7 @@ class Generation:
     tenant: str = ""  # id of the one it counts for
     span: Span = NO_SPAN  # ends with the answer
     token_texts: TokenTexts | None = None  # where a choice tells logprobs
+    labels: Sequence[str] = ()  # of /classify: the model's
     response: ResponseView | None = None  # of /v1/responses
     is_resumed: bool = False
     is_stored: bool = False  # its requests are in the queue, or have been
@@ -117,6 +125,7 @@ class Generation:
         remaining_s: float,
         queue_timeout_s: float,
         token_texts: TokenTexts | None,
+        labels: Sequence[str] = (),
     ) -> Self:
         """Makes it of all choices' rids and replies, in order.
 
@@ -135,6 +144,7 @@ class Generation:
             client_id=caller.client_id,
             span=caller.span,
             token_texts=token_texts if tells_logprobs(first) else None,
+            labels=labels if first.surface is Surface.CLASSIFY else (),
         )
         by_tokens = first.surface in _WITH_TOKEN_IDS
         counts_reasoning = first.answer is not None and first.answer.reasoning_end_id is not None

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from frontend.streams.generation import Generation, error_of
 from frontend.surfaces.chat.chat_events import ChatEvents
+from frontend.surfaces.classes.class_events import ClassEvents, PoolingEvents
 from frontend.surfaces.completions.completion_events import CompletionEvents
 from frontend.surfaces.embeddings.embedding_events import EmbeddingEvents, OllamaEmbedEvents
 from frontend.surfaces.generate.generate_events import GenerateEvents
@@ -174,6 +175,10 @@ def writer_for(generation: Generation) -> EventWriter:
             return ScoreEvents(generation.streams)
         case Surface.RERANK:
             return RerankEvents(generation.streams)
+        case Surface.CLASSIFY:
+            return ClassEvents(generation.streams, generation.labels)
+        case Surface.POOLING:
+            return PoolingEvents(generation.streams)
         case Surface.OLLAMA_EMBED:
             return OllamaEmbedEvents(generation)
         case Surface.RESPONSES | Surface.MESSAGES | Surface.OLLAMA_CHAT | Surface.OLLAMA_GENERATE:

@@ -27,11 +27,14 @@ async def invocation(
 ) -> tuple[Surface, dict[str, Any]]:
     """The API, and its body: an endpoint has one model, so that clients name none.
 
-    Raises RequestError.
+    Inputs are embedded, or classified where the model does that. Raises RequestError.
     """
     surface = _surface_of(body)
     if body.get("model") is None:
-        body = {**body, "model": (await models.only_model()).name}
+        model = await models.only_model()
+        body = {**body, "model": model.name}
+        if surface is Surface.EMBEDDINGS and model.labels:
+            surface = Surface.CLASSIFY
     return surface, body
 
 

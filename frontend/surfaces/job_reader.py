@@ -61,6 +61,8 @@ class JobReader:
 
 def _generates_nothing(model: ServedModel) -> InvalidRequest:
     does, route = "makes embeddings", "/v1/embeddings"
+    if model.card.classifier is not None:
+        does, route = "classifies texts", "/classify"
     if model.card.score is not None:
         does, route = "scores pairs of texts", "/v1/score or /v1/rerank"
     message = f"The model '{model.name}' {does}, and generates nothing; use {route}."

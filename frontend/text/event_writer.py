@@ -69,6 +69,10 @@ def public_id(reply: ReplyParams) -> str:
             return f"score-{reply.group_id}"
         case Surface.RERANK:
             return f"rerank-{reply.group_id}"
+        case Surface.CLASSIFY:
+            return f"classify-{reply.group_id}"
+        case Surface.POOLING:
+            return f"pool-{reply.group_id}"
         case Surface.MESSAGES:
             return f"msg_{reply.group_id}"
         case (

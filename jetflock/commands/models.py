@@ -164,6 +164,7 @@ def _tasks(card: ModelCard) -> list[str]:
         "generate": card.can_generate,
         "embed": card.embedding is not None,
         "score": card.score is not None,
+        "classify": card.classifier is not None,
         "see": card.sight is not None,
     }
     return [name for name, is_possible in can.items() if is_possible]

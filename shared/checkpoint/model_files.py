@@ -21,6 +21,7 @@ from shared.checkpoint.pooled_files import (
     is_classifier,
     is_embedder,
     is_encoder,
+    score_card,
     yes_no_card,
 )
 from shared.checkpoint.recurrent_text import keeps_states
@@ -37,7 +38,7 @@ from shared.errors import ConfigError
 from shared.gguf.checkpoint_folder import checkpoint_folder
 from shared.gguf.gguf_choice import gguf_file_at
 from shared.gguf.gguf_model import model_stem
-from shared.protocol.model_cards import ModelCard, ScoreCard, VisionCard
+from shared.protocol.model_cards import ClassifierCard, ModelCard, ScoreCard, VisionCard
 from shared.subjects import pool_slug
 
 Number = TypeVar("Number", int, float)
@@ -246,7 +247,9 @@ class ModelFiles:
 
     def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
         """The model card under which this checkpoint is served. Raises ConfigError."""
-        is_scorer = is_classifier(self.config)
+        classifier = None
+        if is_classifier(self.config):
+            classifier = classifier_card(self.path, self.config)
         processors = self.options.processor_file()
         sight = sight_card(self.path, self.config)
         vision = VisionCard.maybe_of(sight)
@@ -265,8 +268,9 @@ class ModelFiles:
             default_min_p=self._default("min_p", float),
             default_repetition_penalty=self._default("repetition_penalty", float),
             can_generate=self._can_generate,
-            embedding=None if is_scorer else embedding_card(self.path, self._text_config),
-            score=self._score_card(bundle),
+            embedding=None if classifier else embedding_card(self.path, self._text_config),
+            score=self._score_card(bundle, classifier),
+            classifier=classifier,
             vision=vision,
             stored_format=self._format,
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
@@ -292,7 +296,9 @@ class ModelFiles:
     def _can_generate(self) -> bool:
         return self._has_head and not is_classifier(self.config) and not is_embedder(self.path)
 
-    def _score_card(self, bundle: TokenizerBundle) -> ScoreCard | None:
-        if is_classifier(self.config):
-            return classifier_card(self.path, self.config)
+    def _score_card(
+        self, bundle: TokenizerBundle, classifier: ClassifierCard | None
+    ) -> ScoreCard | None:
+        if classifier is not None:
+            return score_card(classifier)
         return yes_no_card(bundle, self.vocab_size) if self._can_generate else None

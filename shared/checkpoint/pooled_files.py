@@ -16,7 +16,7 @@ from shared.checkpoint.sentence_modules import (
 )
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
-from shared.protocol.model_cards import EmbeddingCard, ScoreCard
+from shared.protocol.model_cards import ClassifierCard, EmbeddingCard, ScoreCard
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind
 
@@ -44,6 +44,10 @@ EMBEDDERS = {
 }
 _ANSWERS = ("yes", "no")
 _DEFAULT_NUM_LABELS = 2  # of transformers, where config.json does not say
+_REGRESSION, _INDEPENDENT = "regression", "multi_label_classification"
+_PROBLEMS = (None, "single_label_classification", _INDEPENDENT, _REGRESSION)
+MAX_LABELS = 4096
+MAX_LABEL_CHARS = 256
 # What sentence-transformers writes down of a cross-encoder, and whether it makes probabilities.
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}
 
@@ -130,21 +134,51 @@ def encoder_context_len(path: Path, config: dict[str, Any]) -> int:
     return min(num_positions, wanted)
 
 
-def classifier_card(path: Path, config: dict[str, Any]) -> ScoreCard:
-    """The card of a checkpoint with one label. Raises ConfigError."""
-    labels = config.get("id2label")
-    num_labels = (
-        len(labels) if isinstance(labels, dict) else config.get("num_labels", _DEFAULT_NUM_LABELS)
+def class_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
+    """The names of a classifier's outputs, in their order. Raises ConfigError."""
+    names = config.get("id2label")
+    if names is None:
+        num_labels = config.get("num_labels", _DEFAULT_NUM_LABELS)
+        is_number = isinstance(num_labels, int) and not isinstance(num_labels, bool)
+        if not (is_number and 1 <= num_labels <= MAX_LABELS):
+            raise ConfigError(
+                f"{path}/config.json: 'num_labels' is {num_labels!r}, must be 1 to {MAX_LABELS}"
+            )
+        return tuple(f"LABEL_{idx}" for idx in range(num_labels))
+    if not isinstance(names, dict) or not 1 <= len(names) <= MAX_LABELS:
+        raise ConfigError(f"{path}/config.json: 'id2label' must name 1 to {MAX_LABELS} labels")
+    labels = [names.get(str(idx)) for idx in range(len(names))]
+    for idx, label in enumerate(labels):
+        if not isinstance(label, str) or len(label) > MAX_LABEL_CHARS:
+            raise ConfigError(
+                f"{path}/config.json: 'id2label' has {len(names)} labels, and that of {idx} is "
+                f"{str(label)[:100]!r}"
+            )
+    return tuple(map(str, labels))
+
+
+def classifier_card(path: Path, config: dict[str, Any]) -> ClassifierCard:
+    """Raises ConfigError."""
+    labels, problem = class_labels(path, config), config.get("problem_type")
+    if problem not in _PROBLEMS:
+        raise ConfigError(f"{path}/config.json: problem_type={problem!r} is not supported")
+    is_probability = problem != _REGRESSION
+    return ClassifierCard(
+        labels,
+        is_encoder=is_encoder(config),
+        is_probability=_is_probability(path, config) if len(labels) == 1 else is_probability,
+        are_independent=problem == _INDEPENDENT,
     )
-    if num_labels != 1:
-        raise ConfigError(
-            f"{path}/config.json has {num_labels} labels (id2label): only classifiers with one, "
-            "a score, are supported"
-        )
+
+
+def score_card(classifier: ClassifierCard) -> ScoreCard | None:
+    """That of a single label, which is a score; None: there are several."""
+    if len(classifier.labels) > 1:
+        return None
     return ScoreCard(
         ScoreMethod.CLASSIFIER,
-        is_encoder=is_encoder(config),
-        is_probability=_is_probability(path, config),
+        is_encoder=classifier.is_encoder,
+        is_probability=classifier.is_probability,
     )
 
 

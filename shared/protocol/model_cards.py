@@ -73,6 +73,17 @@ class ScoreCard(msgspec.Struct, frozen=True, omit_defaults=True):
     answer_ids: tuple[int, ...] = ()  # of YES_NO: the tokens "yes" and "no"
 
 
+class ClassifierCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model classifies a text."""
+
+    labels: tuple[str, ...]  # by their places in its output
+    is_encoder: bool = False  # each token sees all others
+    is_probability: bool = True  # else, unless a request says otherwise, the bare outputs
+    # Several labels may hold at once: each has a probability by itself. Else those of all add up
+    # to 1; of a single label it is its own, too.
+    are_independent: bool = False
+
+
 class AdapterCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A LoRA adapter of a model: asked for as a model of its own."""
 
@@ -115,6 +126,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     keeps_states: bool = False  # of recurrent layers, which know no token but their last
     own_sight: SightCard | None = None  # from level 3 on: set where `vision` cannot tell it
     logits_processors: tuple[str, ...] = ()  # of the operator's file, by their names
+    classifier: ClassifierCard | None = None  # None: it has no labels
 
     @property
     def sight(self) -> SightCard | None:

@@ -8,6 +8,7 @@ import msgspec
 
 from shared.protocol.trace_context import TraceContext
 
+CLASSIFY_LEVEL = 4  # of vectors that name labels, or what they are, and of independent labels
 START_LEVEL = 4  # the feature level of logprobs that begin within a prompt
 
 
@@ -40,6 +41,8 @@ class Surface(enum.StrEnum):
     CHAT_BATCH = "chat.completions.batch"  # of bodies alone: what they ask for are chats
     FORK = "fork"  # of bodies alone, too: a fork answers as its source does
     GENERATE_SO_FAR = "generate.so_far"  # its events repeat what came before
+    CLASSIFY = "classify"
+    POOLING = "pooling"
 
 
 class ParamKind(enum.StrEnum):

@@ -153,3 +153,4 @@ class PoolingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     dimensions: int | None = None  # of an embedding: the first so many; None: all
     token_ids: tuple[int, ...] = ()  # the logits that are told, in this order; empty: all
     second_start: int = 0  # of an encoder's pair: index of the first token of kind 1; 0: none
+    are_independent: bool = False  # several logits become probabilities by a sigmoid of each

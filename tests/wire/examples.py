@@ -33,6 +33,7 @@ from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.protocol.log_records import Claim, End, Release, Restatement, TokenEntry, TokenFrame
 from shared.protocol.model_cards import (
     AdapterCard,
+    ClassifierCard,
     EmbeddingCard,
     ModelCard,
     ScoreCard,
@@ -234,6 +235,12 @@ MAPS |= {
         adapter="a1", pooling=PoolingParams(PoolingKind.LOGITS, False, 4, (5,), 2),
         keep=KeepPrefix(5.0, 3), level=3, session="c", num_public_tokens=1, may_be_copy=True,
     ),
+    "request-classes": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1",
+        sampling=SamplingParams(0, 0), text=WHOLE_TEXT, deadline_s=60.0, prompt_ids=b"\1\0\0\0",
+        reply=seal(WHOLE_REPLY),
+        pooling=PoolingParams(PoolingKind.LOGITS, are_independent=True),
+    ),
     "request-processors": GenerateRequest(
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1",
         sampling=SamplingParams(
@@ -287,6 +294,10 @@ MAPS |= {
     "model-whole": WHOLE_MODEL,
     "model-int8-keys": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, kv_dtype="int8"),
     "model-states": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, keeps_states=True),
+    "model-classes": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        classifier=ClassifierCard(("a", "b"), True, False, True),
+    ),
     "model-processors": ModelCard(
         "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, logits_processors=("one", "two")
     ),

@@ -205,6 +205,9 @@ class Resumer:
         first = known[0].reply
         view = await self._response_view(first, record)
         token_texts = None
+        labels: Sequence[str] = ()
+        if first.surface is Surface.CLASSIFY:
+            labels = (await self._models.model(first.served_model)).labels
         if tells_logprobs(first) and view is None:
             token_texts = (await self._models.model(first.served_model)).text.token_texts
         budget_s = first.deadline_s or caller.deadline_s
@@ -216,6 +219,7 @@ class Resumer:
             remaining_s=budget_s - known[0].age_s,
             queue_timeout_s=_left_s(known[0]),
             token_texts=token_texts,
+            labels=labels,
         )
         describe_resumed(caller.span, first)
         generation.is_resumed = generation.is_stored = True

@@ -32,6 +32,8 @@ _OPERATIONS = {  # OpenTelemetry's names, and our own for what it does not know
     Surface.OLLAMA_EMBED: "embeddings",
     Surface.SCORE: "score",
     Surface.RERANK: "rerank",
+    Surface.CLASSIFY: "classify",
+    Surface.POOLING: "pooling",
     Surface.FORK: "fork",
 }
 _INT64 = 1 << 63  # what the wire format takes

@@ -19,6 +19,8 @@ ENDPOINTS = {
     "/v1/responses": Surface.RESPONSES,
     "/v1/score": Surface.SCORE,
     "/v1/rerank": Surface.RERANK,
+    "/v1/classify": Surface.CLASSIFY,
+    "/v1/pooling": Surface.POOLING,
 }
 
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")

@@ -29,14 +29,16 @@ class EmbeddingEvents(PooledEvents):
         )
 
     def _object(self, stream: TextStream) -> Embedding:
-        is_base64 = self._reply.encoding_format is EncodingFormat.BASE64
         return Embedding(
-            object="embedding",
-            index=stream.reply.choice_idx,
-            embedding=base64.b64encode(_bytes_of(stream)).decode()
-            if is_base64
-            else vector_of(stream),
+            object="embedding", index=stream.reply.choice_idx, embedding=told_vector(stream)
         )
+
+
+def told_vector(stream: TextStream) -> list[float] | str:
+    """Of an input that has been embedded, in the format that was asked for."""
+    if stream.reply.encoding_format is EncodingFormat.BASE64:
+        return base64.b64encode(_bytes_of(stream)).decode()
+    return vector_of(stream)
 
 
 def vector_of(stream: TextStream) -> list[float]:

@@ -197,6 +197,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "generate": {"text": MARK, "rid": MARK, "session_params": {"id": MARK}, "model": MARK},
     "infill": {"input_prefix": MARK, "input_suffix": MARK, "model": MARK, "prompt": MARK},
     "embed": {"model": MARK, "input": MARK},
+    "classify": {"model": MARK, "input": MARK},
+    "pooling": {"model": MARK, "input": MARK},
     "score": {"model": MARK, "queries": MARK, "documents": [MARK]},
     "rerank": {"model": MARK, "query": MARK, "documents": [MARK]},
     "responses": {

@@ -38,6 +38,8 @@ ANSWERED = {  # these start something
     "generate": {"text": "Hi"},
     "infill": {"input_prefix": "Hi", "input_suffix": "Ho"},
     "embed": {"model": "tiny", "input": "Hi"},
+    "classify": {"model": "tiny", "input": "Hi"},
+    "pooling": {"model": "tiny", "input": "Hi"},
     "score": {"model": "tiny", "queries": "a", "documents": ["b"]},
     "rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
     "responses": {"model": "tiny", "input": "Hi"},

@@ -16,13 +16,15 @@ from frontend.openapi.api_table import api_table
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.body_routes import DEFAULTS, MESSAGES, OLLAMA, ROUTES, BodyRoute
 from frontend.surfaces.anthropic.message_request import MessageRequests
+from frontend.surfaces.classes.class_request import ClassRequests, PoolingRequests
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
+from frontend.surfaces.embeddings.pooled_inputs import PooledInputs
 from frontend.surfaces.ollama.requests import OllamaChats, OllamaCompletions, OllamaEmbeddings
 from frontend.surfaces.responses.request import ResponseRequests
 from frontend.surfaces.scores.rerank_request import RerankRequests
 from frontend.surfaces.scores.score_request import ScoreRequests
 from shared.errors import UnsupportedParameter
-from shared.protocol.model_cards import EmbeddingCard, ScoreCard
+from shared.protocol.model_cards import ClassifierCard, EmbeddingCard, ScoreCard
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import PoolingKind
@@ -45,20 +47,29 @@ BODIES: dict[str, dict[str, Any]] = {
     "score": {"model": "tiny", "text_1": "Hi", "text_2": "Ho"},
     "responses": {"model": "tiny", "input": "Hi"},
     "rerank": {"model": "tiny", "query": "Hi", "documents": ["Ho"]},
+    "classify": {"model": "tiny", "input": "Hi"},
+    "pooling": {"model": "tiny", "input": "Hi"},
     "messages": {**chat_body(), "max_tokens": 7},
     "api/chat": {**chat_body(), "stream": True},
     "api/generate": {"model": "tiny", "prompt": "Hi", "stream": True},
     "api/embed": {"model": "tiny", "input": "Hi"},
 }
+
+
+def _inputs(models: ModelDirectory) -> PooledInputs:
+    return PooledInputs(models, PromptEncoder(), AllRequests(models).chat)
+
+
 ALL_ROUTES = [*ROUTES, MESSAGES, *OLLAMA]
 WITHOUT_TEXT: dict[str, Callable[[ModelDirectory], Any]] = {
-    "embeddings": lambda models: EmbeddingRequests(
-        models, PromptEncoder(), AllRequests(models).chat
-    ),
+    "embeddings": lambda models: EmbeddingRequests(_inputs(models)),
     "score": lambda models: ScoreRequests(models, PromptEncoder()),
     "rerank": lambda models: RerankRequests(models, PromptEncoder()),
+    "classify": lambda models: ClassRequests(_inputs(models)),
+    "pooling": lambda models: PoolingRequests(_inputs(models)),
 }
 SCORE = ScoreCard(ScoreMethod.YES_NO, answer_ids=(1, 2))
+CLASSES = ClassifierCard(("a", "b"))
 ASKING: tuple[Any, ...] = (True, "x", ["x"], 7, False)
 
 
@@ -67,7 +78,7 @@ async def requests_for(
 ) -> tuple[bool, list[GenerateRequest]]:
     """What is queued for the shortest body with these fields; and whether it is streamed."""
     card = EmbeddingCard(num_dimensions=8, pooling=PoolingKind.LAST, normalize=True)
-    directory = make_directory(embedding=card, score=SCORE)
+    directory = make_directory(embedding=card, score=SCORE, classifier=CLASSES)
     if route.name == "infill":
         directory = make_filling_directory(*FIM_MARKS)
     requests: Any

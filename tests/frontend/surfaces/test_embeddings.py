@@ -20,6 +20,7 @@ from frontend.fields.pooled_fields import MAX_INPUTS, MAX_STREAMED_INPUTS
 from frontend.jobs.job import Caller
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
+from frontend.surfaces.embeddings.pooled_inputs import PooledInputs
 from jetflock import Client
 from shared.errors import RequestError
 from shared.protocol.codec import encode
@@ -255,7 +256,9 @@ WITH_IMAGE = [
 async def requests_of(body: dict[str, Any], **card: Any) -> list[GenerateRequest]:
     fields = {"max_context_len": 8, "embedding": EMBEDDING, **card}
     directory = make_directory("tiny", **fields)
-    requests = EmbeddingRequests(directory, PromptEncoder(), AllRequests(directory).chat)
+    requests = EmbeddingRequests(
+        PooledInputs(directory, PromptEncoder(), AllRequests(directory).chat)
+    )
     job = await requests.job({"model": "tiny", **body}, Caller())
     return job.requests(
         "0" * 32,

@@ -17,6 +17,7 @@ from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory
 from frontend.routes.api_route import RERANK_PATHS, SCORE_PATHS
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
+from frontend.surfaces.embeddings.pooled_inputs import PooledInputs
 from frontend.surfaces.scores.pair_layout import INSTRUCTION, JUDGE
 from frontend.surfaces.scores.rerank_request import RerankRequests
 from frontend.surfaces.scores.score_request import ScoreRequests
@@ -356,6 +357,8 @@ async def test_a_model_that_scores_nothing_says_so() -> None:
     with pytest.raises(RequestError, match="scores nothing"):
         await requests_of({"text_1": "q", "text_2": "a"}, card=None)
     directory = make_directory("tiny", score=CLASSIFIER)
-    requests = EmbeddingRequests(directory, PromptEncoder(), AllRequests(directory).chat)
+    requests = EmbeddingRequests(
+        PooledInputs(directory, PromptEncoder(), AllRequests(directory).chat)
+    )
     with pytest.raises(RequestError, match="makes no embeddings"):
         await requests.job({"model": "tiny", "input": "a"}, Caller())

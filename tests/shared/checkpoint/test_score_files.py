@@ -10,10 +10,15 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shared.checkpoint.model_files import ModelFiles
-from shared.checkpoint.pooled_files import classifier_card, encoder_context_len, yes_no_card
+from shared.checkpoint.pooled_files import (
+    classifier_card,
+    encoder_context_len,
+    score_card,
+    yes_no_card,
+)
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
-from shared.protocol.model_cards import ScoreCard
+from shared.protocol.model_cards import ClassifierCard, ScoreCard
 from shared.protocol.reply import ScoreMethod
 
 ONE_LABEL: dict[str, Any] = {"id2label": {"0": "LABEL_0"}}
@@ -53,7 +58,30 @@ def test_a_classifier_says_whether_it_makes_probabilities(
     changes: dict[str, Any], *, is_probability: bool
 ) -> None:
     card = classifier_card(Path("m"), {**ONE_LABEL, **changes})
-    assert card == ScoreCard(ScoreMethod.CLASSIFIER, is_probability=is_probability)
+    assert card == ClassifierCard(("LABEL_0",), is_probability=is_probability)
+    assert score_card(card) == ScoreCard(ScoreMethod.CLASSIFIER, is_probability=is_probability)
+
+
+@pytest.mark.parametrize(
+    ("config", "card"),
+    [
+        ({"id2label": {"1": "b", "0": "a"}}, ClassifierCard(("a", "b"))),
+        ({}, ClassifierCard(("LABEL_0", "LABEL_1"))),
+        (
+            {"num_labels": 3, "problem_type": "multi_label_classification"},
+            ClassifierCard(("LABEL_0", "LABEL_1", "LABEL_2"), are_independent=True),
+        ),
+        (
+            {"num_labels": 2, "problem_type": "regression"},
+            ClassifierCard(("LABEL_0", "LABEL_1"), is_probability=False),
+        ),
+    ],
+)
+def test_several_labels_are_classes_and_no_score(
+    config: dict[str, Any], card: ClassifierCard
+) -> None:
+    assert classifier_card(Path("m"), config) == card
+    assert score_card(card) is None
 
 
 @pytest.mark.parametrize(
@@ -77,8 +105,11 @@ def test_an_encoders_positions_may_begin_behind_the_paddings(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"id2label": {"0": "a", "1": "b", "2": "c"}}, "3 labels"),
-        ({}, "2 labels"),
+        ({"id2label": {"0": "a", "2": "b"}}, "2 labels, and that of 1 is 'None'"),
+        ({"id2label": {}}, "1 to 4096"),
+        ({"id2label": {"0": 7}}, "that of 0 is '7'"),
+        ({"num_labels": 0}, "'num_labels' is 0"),
+        ({"problem_type": "other"}, "problem_type='other'"),
         ({**ONE_LABEL, "sentence_transformers": {"activation_fn": "x.Tanh"}}, "x.Tanh"),
     ],
 )

@@ -33,16 +33,17 @@ def save_tiny_model(
     max_shard_size: str = "5GB",
     is_rounded: bool = False,
     is_classifier: bool = False,
+    num_labels: int = 1,
     **overrides: Any,
 ) -> Path:
-    """With `is_rounded` bfloat16 holds the weights exactly. A classifier has one label."""
+    """With `is_rounded` bfloat16 holds the weights exactly."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config = AutoConfig.for_model(model_type, **tiny_decoder_config() | overrides)
     torch.manual_seed(0)
     auto_model: Any = AutoModelForCausalLM
     if is_classifier:
-        config.num_labels = 1
+        config.num_labels = num_labels
         auto_model = AutoModelForSequenceClassification
     model = auto_model.from_config(config, dtype=torch.float32)
     with torch.no_grad():

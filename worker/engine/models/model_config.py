@@ -31,6 +31,7 @@ class ModelConfig:
     state_layers: tuple[StateLayer, ...] = ()  # one for each that keeps a state in its place
     max_context_len: int  # by default
     max_context_limit: int  # at most; more than the default where positions can be stretched
+    num_labels: int = 1  # of a classifier
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
     eos_token_ids: tuple[int, ...]
     unread_prefixes: tuple[str, ...] = ()  # of tensors that are of no use here
@@ -47,8 +48,8 @@ class ModelConfig:
 
     @property
     def num_outputs(self) -> int:
-        """Of its head: tokens that may follow, or the one label of a classifier."""
-        return 1 if is_classifier(self.architecture) else self.vocab_size
+        """Of its head: tokens that may follow, or the labels of a classifier."""
+        return self.num_labels if is_classifier(self.architecture) else self.vocab_size
 
     @property
     def state_bytes(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from shared.checkpoint.formats.quantization import Quantization
 from shared.checkpoint.formats.quantization_files import read_quantization
 from shared.checkpoint.json_file import read_json
-from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS
+from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS, class_labels
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
@@ -78,7 +78,13 @@ from worker.engine.models.families.smollm3 import smollm3_config
 from worker.engine.models.families.stablelm import stablelm_config
 from worker.engine.models.families.starcoder2 import starcoder2_config
 from worker.engine.models.gguf_reader import GgufCodeBits, gguf_code_bits
-from worker.engine.models.model_config import ConfigFile, ModelConfig, NotFused, token_ids_of
+from worker.engine.models.model_config import (
+    ConfigFile,
+    ModelConfig,
+    NotFused,
+    is_classifier,
+    token_ids_of,
+)
 from worker.engine.models.transformers_config import (
     read_hf_config,
     read_text_config,
@@ -178,7 +184,7 @@ HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {
     "Qwen2Model": qwen2_config,
     "Qwen3Model": qwen3_config,
 }
-# With a head of one label: for scores alone.
+# With a head of labels: for scores and classes alone.
 CLASSIFIER_ARCHITECTURES: dict[str, ReadConfig] = {
     "LlamaForSequenceClassification": llama_config,
     "MistralForSequenceClassification": mistral_config,
@@ -201,6 +207,9 @@ def read_model_config(
     config = ConfigFile.read(model_path / "config.json")
     quantization = read_quantization(model_path)
     model = _read_architecture(model_path, config, on_gpu=on_gpu)
+    if is_classifier(model.architecture):
+        labels = class_labels(model_path, read_json(config.path, dict))
+        model = dataclasses.replace(model, num_labels=len(labels))
     if quantization is not None:
         _check_equal(model_path, quantization, made_format)
         return dataclasses.replace(

@@ -79,7 +79,8 @@ def score_vector(outputs: torch.Tensor, pooling: PoolingParams) -> bytes | Sampl
     if pooling.token_ids:
         outputs = outputs[list(pooling.token_ids)]
     if pooling.normalize:
-        outputs = outputs.sigmoid() if len(outputs) == 1 else outputs.softmax(dim=0)
+        is_each_apart = pooling.are_independent or len(outputs) == 1
+        outputs = outputs.sigmoid() if is_each_apart else outputs.softmax(dim=0)
     return _packed(outputs)
 
 

@@ -160,6 +160,22 @@ def test_token_types_count(tmp_path: Path) -> None:
     assert len({float(rig.vector(start)[0]) for start in (0, 7, 12)}) == 3
 
 
+@pytest.mark.parametrize("are_independent", [False, True])
+def test_an_encoder_tells_all_its_labels(tmp_path: Path, are_independent: bool) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    path = save_tiny_encoder(tmp_path, "bert", num_labels=5)
+    auto_model: Any = AutoModelForSequenceClassification
+    model, prompt = auto_model.from_pretrained(path, dtype=torch.float32), random_prompt(20, 1)
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt])).logits[0]
+    theirs = logits.sigmoid() if are_independent else logits.softmax(dim=0)
+    rig = Rig(path)
+    pooling = PoolingParams(PoolingKind.ENCODED, are_independent=are_independent)
+    rig.run(make_add(1, prompt, pooling=pooling))
+    assert rig.vector(1) == pytest.approx(theirs.numpy(), abs=1e-5)
+
+
 def test_dummy_weights(tmp_path: Path) -> None:
     path = save_tiny_encoder(tmp_path, "bert")
     (path / "model.safetensors").unlink()

@@ -14,7 +14,7 @@ import torch
 from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.protocol.finish import FinishReason
-from shared.protocol.model_cards import ScoreCard
+from shared.protocol.model_cards import ClassifierCard, ScoreCard
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from tests.tiny_decoder import CONTEXT_LEN
@@ -37,14 +37,14 @@ def vector_of(rig: Rig, run_id: int) -> Vector:
     return np.frombuffer(finish.embedding, np.dtype("<f4"))
 
 
-def label_logits(path: Path, prompts: Sequence[Sequence[int]]) -> list[float]:
+def label_logits(path: Path, prompts: Sequence[Sequence[int]]) -> list[Vector]:
     """transformers' own, one prompt at a time."""
     from transformers import AutoModelForSequenceClassification
 
     auto_model: Any = AutoModelForSequenceClassification
     model = auto_model.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
     with torch.inference_mode():
-        return [float(model(torch.tensor([list(prompt)])).logits[0, 0]) for prompt in prompts]
+        return [model(torch.tensor([list(prompt)])).logits[0].numpy() for prompt in prompts]
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2"])
@@ -64,11 +64,25 @@ def test_a_classifier_says_what_transformers_says(tmp_path: Path, model_type: st
     )
     alone = Rig(path)
     for run_id, (prompt, logit) in enumerate(zip(prompts, theirs, strict=True)):
-        assert vector_of(rig, run_id) == pytest.approx([logit], rel=1e-4, abs=1e-4)
+        assert vector_of(rig, run_id) == pytest.approx(logit, rel=1e-4, abs=1e-4)
         probability = 1 / (1 + np.exp(-logit))
-        assert vector_of(rig, 100 + run_id) == pytest.approx([probability], abs=1e-4)
+        assert vector_of(rig, 100 + run_id) == pytest.approx(probability, abs=1e-4)
         alone.run(make_add(run_id, prompt, pooling=RAW))
         assert vector_of(alone, run_id) == pytest.approx(vector_of(rig, run_id), abs=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "gemma2"])
+def test_a_classifier_tells_all_its_labels(tmp_path: Path, model_type: str) -> None:
+    path = save_tiny_model(tmp_path, model_type, is_classifier=True, num_labels=3)
+    card = ModelFiles.read(path).card("m", TokenizerBundle({"tokenizer.json": b"{}"}))
+    assert card.score is None
+    assert card.classifier == ClassifierCard(("LABEL_0", "LABEL_1", "LABEL_2"))
+    prompts = [random_prompt(length, length) for length in (1, 65)]
+    rig = Rig(path)
+    rig.run(*(make_add(run_id, prompt, pooling=SCORE) for run_id, prompt in enumerate(prompts)))
+    for run_id, logits in enumerate(label_logits(path, prompts)):
+        theirs = torch.from_numpy(logits).softmax(dim=0).numpy()
+        assert vector_of(rig, run_id) == pytest.approx(theirs, abs=1e-4)
 
 
 def test_yes_against_no_at_the_last_token(tiny_llama: Path) -> None:

@@ -1,0 +1,111 @@
+"""Bodies of POST /classify and /pooling, as vLLM has them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from frontend.fields.pooled_fields import (
+    POOLED_IGNORED,
+    PooledFields,
+    pooled_refusals,
+    pooled_sampling,
+)
+from frontend.fields.request_body import BodyReader
+from frontend.jobs.job import Caller, Job
+from frontend.models.model_directory import ServedModel
+from frontend.surfaces.embeddings.embedding_request import EmbeddingBody, embedding_pooling
+from frontend.surfaces.embeddings.pooled_inputs import InputFields, PooledInputs
+from shared.errors import InvalidRequest
+from shared.protocol.reply import EncodingFormat, Surface
+from shared.protocol.sampling import PoolingKind, PoolingParams
+
+
+class ClassBody(InputFields, omit_defaults=True):
+    """`use_activation` false asks for the bare outputs; None: as the model's files say."""
+
+    use_activation: bool | None = None
+
+
+class PoolingBody(EmbeddingBody, omit_defaults=True):
+    """`task` None: the one that the model has."""
+
+    task: Literal["embed", "classify"] | None = None
+    use_activation: bool | None = None
+
+
+CLASS_REFUSED = pooled_refusals(ClassBody)
+POOLING_REFUSED = pooled_refusals(PoolingBody)
+_OF_EMBEDDINGS = ("dimensions", "pooling", "normalize")
+
+
+class ClassRequests:
+    """Turns bodies into jobs whose vectors are told with the likeliest label."""
+
+    def __init__(self, inputs: PooledInputs) -> None:
+        self._inputs = inputs
+        self._reader = BodyReader(ClassBody, CLASS_REFUSED, POOLED_IGNORED)
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        model, prompts = await self._inputs.read(caller, body)
+        return Job(
+            surface=Surface.CLASSIFY,
+            model=model,
+            prompts=prompts,
+            sampling=pooled_sampling(body, body.field),
+            stream=bool(body.stream),
+            pooling=_class_pooling(body.use_activation, model),
+        )
+
+
+class PoolingRequests:
+    """Turns bodies into jobs whose vectors are told as they are: embeddings, or outputs of a
+    classifier, among them the rewards of a reward model.
+    """
+
+    def __init__(self, inputs: PooledInputs) -> None:
+        self._inputs = inputs
+        self._reader = BodyReader(PoolingBody, POOLING_REFUSED, POOLED_IGNORED)
+
+    async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
+        """Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        model, prompts = await self._inputs.read(caller, body)
+        return Job(
+            surface=Surface.POOLING,
+            model=model,
+            prompts=prompts,
+            sampling=pooled_sampling(body, body.field),
+            stream=bool(body.stream),
+            pooling=_pooling(body, model),
+            encoding_format=body.encoding_format or EncodingFormat.FLOAT,
+        )
+
+
+def _pooling(body: PoolingBody, model: ServedModel) -> PoolingParams:
+    """Raises InvalidRequest."""
+    classifies = model.card.classifier is not None
+    if classifies if body.task is None else body.task == "classify":
+        _refuse(body, _OF_EMBEDDINGS, "of classes")
+        return _class_pooling(body.use_activation, model)
+    _refuse(body, ("use_activation",), "of embeddings")
+    return embedding_pooling(body, model)
+
+
+def _refuse(body: PooledFields, names: tuple[str, ...], what: str) -> None:
+    for name in names:
+        if (value := getattr(body, name)) is not None:
+            raise InvalidRequest(f"'{name}' is {value!r}, and is no field {what}", param=name)
+
+
+def _class_pooling(use_activation: bool | None, model: ServedModel) -> PoolingParams:
+    """Raises InvalidRequest."""
+    classifier = model.card.classifier
+    if classifier is None:
+        raise InvalidRequest(
+            f"The model '{model.name}' has no labels: it classifies nothing.", param="model"
+        )
+    kind = PoolingKind.ENCODED if classifier.is_encoder else PoolingKind.LOGITS
+    normalize = classifier.is_probability if use_activation is None else use_activation
+    return PoolingParams(kind, normalize=normalize, are_independent=classifier.are_independent)
