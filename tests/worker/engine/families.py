@@ -211,6 +211,8 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
         "llama4_text",
         LLAMA_4 | {"moe_layers": [], "attention_bias": True, "use_qk_norm": False},
     ),
+    "arcee": ("arcee", {"attention_bias": True, "mlp_bias": True}),
+    "olmo": ("olmo", {"head_dim": 8, "attention_bias": True}),
     "olmo2": ("olmo2", {}),
     "olmo2 biases": ("olmo2", {"attention_bias": True}),
     "olmo3": ("olmo3", {"sliding_window": WINDOW} | SLIDING_FIRST),
@@ -789,10 +791,8 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
 # Computed by transformers, over our attention.
 GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("phi", {"head_dim": 8, "partial_rotary_factor": 0.5}),
-    "olmo": ("olmo", {"head_dim": 8}),
     "phimoe": ("phimoe", MOE),
     "gpt_neox": ("gpt_neox", {}),
-    "arcee": ("arcee", {}),
     "ministral3": ("ministral3", {}),
     "apertus": ("apertus", {}),
     "persimmon": ("persimmon", {"head_dim": 8, "pad_token_id": 2}),

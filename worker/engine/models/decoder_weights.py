@@ -166,8 +166,11 @@ class DecoderWeights:
 
     def _norm(self, prefix: str, module: str) -> NormWeights:
         size = self._config.hidden_size
-        bias = self._read(f"{prefix}{module}.bias", size) if self._config.norm.has_bias else None
-        return NormWeights(self._read(f"{prefix}{module}.weight", size), bias)
+        norm, name = self._config.norm, f"{prefix}{module}"
+        return NormWeights(
+            self._read(f"{name}.weight", size) if norm.has_weight else torch.empty(0),
+            self._read(f"{name}.bias", size) if norm.has_bias else None,
+        )
 
     def _head_norm(self, prefix: str, layer: AttentionLayer) -> torch.Tensor | None:
         """With the values of each head in the order of their pairs."""

@@ -24,12 +24,14 @@ class NormConfig:
     kind: Literal["rms", "layer"] = "rms"
     eps: float
     weight_offset: float = 0.0  # what checkpoints have subtracted from each weight
+    has_weight: bool = True
     has_bias: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Llama's."""
-        return self.kind == "rms" and not self.weight_offset and not self.has_bias
+        is_scaled = self.has_weight and not self.weight_offset
+        return self.kind == "rms" and is_scaled and not self.has_bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

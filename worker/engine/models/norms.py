@@ -13,7 +13,7 @@ from worker.engine.models.layer_config import HeadNormConfig, NormConfig
 class NormWeights(NamedTuple):
     """As they are stored, in the model's dtype."""
 
-    weight: torch.Tensor  # [size]
+    weight: torch.Tensor  # [size]; of a norm without, nothing
     bias: torch.Tensor | None  # [size]
 
 
@@ -61,7 +61,9 @@ class FloatNorm:
 
     def __init__(self, config: NormConfig, weights: NormWeights) -> None:
         self._config = config
-        self._weight = weights.weight.float() + config.weight_offset
+        self._weight = None
+        if config.has_weight:
+            self._weight = weights.weight.float() + config.weight_offset
         self._bias = None if weights.bias is None else weights.bias.float()
 
     def of(self, x: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from shared.gguf.gguf_model import holds_gguf
 from worker.engine.formats.made_codes import CODE_BITS
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.families.arcee import arcee_config
 from worker.engine.models.families.bamba import bamba_config
 from worker.engine.models.families.cohere import cohere_config
 from worker.engine.models.families.cohere2 import cohere2_config
@@ -60,6 +61,7 @@ from worker.engine.models.families.olmo import (
     olmo3_config,
     olmo_hybrid_config,
 )
+from worker.engine.models.families.olmo1 import olmo1_config
 from worker.engine.models.families.olmoe import flex_olmo_config, olmoe_config
 from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
@@ -115,6 +117,7 @@ _COMPLETED: dict[str, ReadConfig] = {
 }
 # So are these, which our C++ and ranks do not know: DecoderConfig.beyond_llama says what of them.
 _BEYOND_LLAMA: dict[str, ReadConfig] = {
+    "ArceeForCausalLM": arcee_config,
     "Cohere2ForCausalLM": cohere2_config,
     "CohereForCausalLM": cohere_config,
     "Exaone4ForCausalLM": exaone4_config,
@@ -129,6 +132,7 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "NemotronForCausalLM": nemotron_config,
     "Olmo2ForCausalLM": olmo2_config,
     "Olmo3ForCausalLM": olmo3_config,
+    "OlmoForCausalLM": olmo1_config,
     "SmolLM3ForCausalLM": smollm3_config,
     "StableLmForCausalLM": stablelm_config,
     "Starcoder2ForCausalLM": starcoder2_config,

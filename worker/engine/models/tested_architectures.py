@@ -4,7 +4,6 @@
 TESTED_ARCHITECTURES = frozenset(
     {
         "ApertusForCausalLM",
-        "ArceeForCausalLM",
         "BioGptForCausalLM",
         "GPT2LMHeadModel",
         "GPTBigCodeForCausalLM",
@@ -13,7 +12,6 @@ TESTED_ARCHITECTURES = frozenset(
         "Ministral3ForCausalLM",
         "NanoChatForCausalLM",
         "OPTForCausalLM",
-        "OlmoForCausalLM",
         "PersimmonForCausalLM",
         "PhiForCausalLM",
         "PhimoeForCausalLM",

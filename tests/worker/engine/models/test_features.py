@@ -79,6 +79,7 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"logits_scaling": 1.0},
         {"residual_multiplier": 1.0},
     ],
+    "arcee": [{"hidden_act": "gelu"}],
     "cohere": [{"logit_scale": 1.0}],
     "cohere2": [{"sliding_window": 400}, {"sliding_window": 400, **SLIDING}],
     "exaone4": [{"sliding_window": 400}, {"sliding_window": None, **FULL}],
