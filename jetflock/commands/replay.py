@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from jetflock.command_line.output import print_json
 from jetflock.replay.comparison import Comparison
 from jetflock.replay.journal import Journal
-from jetflock.replay.report_page import write_page
+from jetflock.replay.report_page import tell
 from jetflock.replay.series import RerunConfig, Series, seconds_of, share_of, time_of
 from shared.cli.program import Program
 from shared.config import FLAT
@@ -112,29 +112,12 @@ def _journal(config: ReplayConfig, share: float) -> Iterator[Journal]:
         yield exits.enter_context(Journal(path, head))
 
 
-def tell(journal: Journal, config: RerunConfig, title: str, *, as_json: bool) -> None:
-    """The report, where the flags say. Raises ConfigError."""
-    if as_json:
-        print_json(journal.report.facts())
-    else:
-        sys.stdout.write(f"{journal.report.words()}\n")
-    if config.html is not None:
-        try:
-            write_page(config.html, journal, title)
-        except OSError as exc:
-            raise ConfigError(f"html {config.html}: {exc.strerror}") from exc
-
-
 def _main_of_many(config: ReplayConfig) -> None:
     share, since_s = share_of("sample", config.sample), seconds_of("since", config.since or "")
     with _journal(config, share) as journal:
         asyncio.run(_many(config, share, since_s, journal))
-        tell(
-            journal,
-            config,
-            f"Replay on {config.model or 'the same models'}",
-            as_json=config.as_json,
-        )
+        title = f"Replay on {config.model or 'the same models'}"
+        tell(journal, title, config.html, as_json=config.as_json)
         if num := journal.report.num_failed:
             raise NotAllRun(f"{num} could not be run again")
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from jetflock.commands.replay import tell
 from jetflock.replay.journal import Journal
+from jetflock.replay.report_page import tell
 from jetflock.replay.rerunner import Rerunner
 from jetflock.replay.series import RerunConfig, Series, share_of, time_of
 from shared.cli.program import Program
@@ -143,7 +143,7 @@ def main(*, config: Annotated[ShadowConfig, FLAT] = ShadowConfig()) -> None:
         )
         asyncio.run(_until_stopped(config, share, journal))
         title = f"{config.of} and its shadow {config.model}"
-        tell(journal, config, title, as_json=config.as_json)
+        tell(journal, title, config.html, as_json=config.as_json)
 
 
 PROGRAM = Program(name=_NAME, summary=_SUMMARY, main=main, takes_file=False)

@@ -1,15 +1,18 @@
-"""The report as one page that needs nothing else: the texts of both runs, side by side."""
+"""The report: on the terminal, as JSON, or as a page with the texts of both runs side by side."""
 
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from jetflock.command_line.output import print_json
 from jetflock.replay.comparison import NAMES, num_equal_chars
 from jetflock.replay.journal import Journal
+from shared.errors import ConfigError
 
 _MAX_SHOWN = 500  # comparisons, those that part first at their head
 _STYLE = """
@@ -27,8 +30,21 @@ mark { background: #ffe2a8; color: inherit }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
+def tell(journal: Journal, title: str, html: Path | None, *, as_json: bool) -> None:
+    """Prints it, and writes the page where one is wanted. Raises ConfigError."""
+    if as_json:
+        print_json(journal.report.facts())
+    else:
+        sys.stdout.write(f"{journal.report.words()}\n")
+    if html is not None:
+        try:
+            write_page(html, journal, title)
+        except OSError as exc:
+            raise ConfigError(f"html {html}: {exc.strerror}") from exc
+
+
 def write_page(path: Path, journal: Journal, title: str) -> None:
-    """Raises OSError."""
+    """It needs nothing else. Raises OSError."""
     path.touch(0o600)
     with path.open("w", encoding="utf-8") as file:
         file.writelines(_page(journal, title))
