@@ -32,7 +32,7 @@ from shared.gguf.metadata import Metadata
 from shared.gguf.tokens.bpe_tokenizer import PRE_TOKENIZERS
 from shared.gguf.tokens.vocabulary import Vocabulary
 
-NUM_TEXTS = 10_000
+NUM_TEXTS = 2_000
 # As they stand in the tokenizer.json of Llama 3, Qwen 2, GPT-OSS and Mistral Nemo.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"

@@ -22,7 +22,7 @@ from tests.worker.engine.formats.stored_kinds import (
 )
 from worker.engine.formats.made_codes import make_codes
 
-NUM_CONVERSATIONS = 40
+NUM_CONVERSATIONS = 12
 FP8 = torch.float8_e4m3fn
 
 
