@@ -20,6 +20,7 @@ from tests.tiny_vision import READERS, save_tiny_reader
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine.loading import vision_limits
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import read_model_config
 
 SHARED_KEYS = {
@@ -81,6 +82,35 @@ def test_what_gemma_leaves_to_its_class_is_known(tmp_path: Path) -> None:
     assert (files.vocab_size, files.max_context_len) == (262208, 131072)
     assert (model.vocab_size, model.max_context_len) == (262208, 131072)
     assert files.eos_token_ids == model.eos_token_ids == (1, 106)
+
+
+def test_layers_of_gemma_4_have_the_shapes_of_their_types(tmp_path: Path) -> None:
+    """As google/gemma-4-E2B-it has them: 15 of 35 layers keep something."""
+    values = {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "model_type": "gemma4",
+        "text_config": {
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "hidden_size": 1536,
+            "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+            "model_type": "gemma4_text",
+            "num_attention_heads": 8,
+            "num_hidden_layers": 35,
+            "num_key_value_heads": 1,
+            "num_kv_shared_layers": 20,
+            "rope_parameters": None,
+            "use_double_wide_mlp": True,
+        },
+    }
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    model = read_model_config(tmp_path)
+    assert isinstance(model, DecoderConfig)
+    layers = model.attention_layers
+    assert [layer.head_dim for layer in layers] == [256, 256, 256, 256, 512] * 7
+    assert [layer.kv_layer_id for layer in layers] == [None] * 15 + [13, 13, 13, 13, 14] * 4
+    assert model.kv_bytes_per_token(torch.bfloat16) == 2 * 2 * (12 * 256 + 3 * 512)
+    assert model.mlp_sizes == (9216,) * 15 + (18432,) * 20
 
 
 @pytest.mark.parametrize("name", ["gemma3", "mistral3"])

@@ -55,10 +55,11 @@ def gemma4_config(
             f"some of {types}"
         )
     last_of_type = {each: layer_id for layer_id, each in enumerate(own_types)}
-    shapes = config.section("per_layer_config") or ConfigFile(config.path, {})
+    unlike = config.get("per_layer_config", {})  # by number, which may begin with zeros
+    shapes = {int(name): ConfigFile(config.path, values) for name, values in unlike.items()}
     layers = []
     for layer_id, (layer, name) in enumerate(zip(model.attention_layers, types, strict=True)):
-        shape = shapes.section(str(layer_id)) or config
+        shape = shapes.get(layer_id, config)
         layers.append(
             replace(
                 layer,
