@@ -2,9 +2,10 @@
 
     python -m bench.products [--rows 1 4 16 64] [--shape 32000 2048] [--rounds 5] [--kernels avx2]
 
-By the kernel sets that are named, else by the best that the processor has. Each line is the median
-of the rounds, the kinds taking turns in each: milliseconds, and the gigabytes of weights, scales
-among them, read in a second.
+By the kernel sets that are named, else by the best that the processor has; weights of integers also
+with inputs in 8 bits. Each line is the median of the rounds, the kinds taking turns in each:
+milliseconds, those of the processor's time, and the gigabytes of weights, scales among them, read
+in a second.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from collections import defaultdict
 import torch
 
 from shared.gguf.tensor_types import TENSOR_TYPES
-from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
 from worker.engine.formats.stored.gguf_blocks import codes_of_blocks
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.kernel_set import AVX512_BF16, NAMED_KERNEL_SETS, KernelSet
-from worker.engine.native.native_choice import missing_capability
+from worker.engine.native.native_choice import ROUNDED_INPUTS, missing_capability
 from worker.engine.native.native_library import NativeLibrary, ShapeStruct
 from worker.engine.native.packed_weights import PackedWeights
 
@@ -37,9 +38,10 @@ class Product:
         weight: torch.Tensor | ScaledWeight,
         num_threads: int,
         kernel_set: KernelSet = AVX512_BF16,
+        inputs: InputCodes | None = None,
     ) -> None:
         self._library = NativeLibrary.load(kernel_set)
-        self._packed = PackedWeights(self._library)  # kept: it owns what the head points to
+        self._packed = PackedWeights(self._library, inputs=inputs)  # owns what the head points to
         self._out_features, in_features = weight.shape
         head = self._packed.linear(Projection(weight, None))
         shape = ShapeStruct(hidden_size=in_features, norm_eps=1e-5, lm_head=head)
@@ -95,24 +97,30 @@ def main() -> None:
     torch.manual_seed(0)
     shape = (args.shape[0], args.shape[1])
     products = {
-        f"{kernel_set.name}, {name}": Product(weight, torch.get_num_threads(), kernel_set)
+        f"{kernel_set.name}, {name}{told}": Product(
+            weight, torch.get_num_threads(), kernel_set, inputs
+        )
         for name, weight in weights(shape).items()
         for kernel_set in kernel_sets
+        for told, inputs in (("", None), (", int8 inputs", InputCodes(ROUNDED_INPUTS)))
+        if inputs is None or isinstance(weight, ScaledWeight)
     }
     for num_rows in args.rows:
         rows = torch.randn(num_rows, shape[1])
-        seconds = defaultdict[str, list[float]](list)
+        seconds, of_processor = defaultdict[str, list[float]](list), defaultdict[str, float](float)
         for _ in range(args.rounds):
             for name, product in products.items():
-                start = time.perf_counter()
+                start, start_of_processor = time.perf_counter(), time.process_time()
                 for _ in range(CALLS):
                     product(rows)
                 seconds[name].append((time.perf_counter() - start) / CALLS)
+                of_processor[name] += (time.process_time() - start_of_processor) / CALLS
         print(f"{num_rows} rows")
         for name, taken in seconds.items():
             median = statistics.median(taken)
             rate = products[name].num_bytes / median / 1e9
-            print(f"  {name:36} {median * 1e3:7.2f} ms  {rate:5.1f} GB/s")
+            spent = of_processor[name] / args.rounds * 1e3
+            print(f"  {name:48} {median * 1e3:7.2f} ms  {spent:7.2f} ms CPU  {rate:5.1f} GB/s")
 
 
 if __name__ == "__main__":

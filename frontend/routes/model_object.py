@@ -60,6 +60,7 @@ class Model(WireStruct, frozen=True, kw_only=True):
     quantization: str | UnsetType = UNSET  # in what its weights are stored, where in few bits
     num_weight_bytes: Count | UnsetType = UNSET  # on disk
     kv_dtype: str | UnsetType = UNSET  # of keys and values, where in fewer bits than the model's
+    activations: str | UnsetType = UNSET  # the same of what CPUs multiply weights with
     tool_parser: Parser | UnsetType = UNSET  # of chats, once the frontend has read the tokenizer
     reasoning_parser: Parser | UnsetType = UNSET
 
@@ -124,6 +125,7 @@ def model_object(
         quantization=card.stored_format or UNSET,
         num_weight_bytes=card.num_weight_bytes or UNSET,
         kv_dtype=card.kv_dtype or UNSET,
+        activations=card.activations or UNSET,
         tool_parser=UNSET if chosen is None else Parser.of(chosen.tools),
         reasoning_parser=UNSET if chosen is None else Parser.of(chosen.reasoning),
     )

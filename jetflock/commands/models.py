@@ -139,6 +139,7 @@ def _facts(
         "weights": card.stored_format or "not quantized",
         "num_weight_bytes": card.num_weight_bytes,
         "kv_dtype": card.kv_dtype,
+        "activations": card.activations,
         "tasks": _tasks(card),
         "adapters": [adapter.name for adapter in card.adapters],
         "parsers": _parsers(card, parsers),

@@ -16,7 +16,7 @@ from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.formats.served_weights import check_served_weights
 from shared.checkpoint.model_files import ModelFiles, resolve_model, served_name, weight_files
 from shared.checkpoint.model_options import ModelOptions
-from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
+from shared.checkpoint.stored_format import ActivationsName, KVDTypeName, MadeFormat
 from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
@@ -48,6 +48,8 @@ class SetupConfig(ClusterConfig):
     quantization: MadeFormat | None = None
     """As the workers are told it: it makes another revision, too."""
     kv_dtype: KVDTypeName = "auto"
+    """The same."""
+    cpu_activations: ActivationsName = "auto"
     """The same."""
     chat_template: str | None = None
     """As the workers are told it: it is stored with the tokenizer."""

@@ -32,11 +32,13 @@ _PACKAGES = {  # extra -> what it brings
     "worker": ("torch", "transformers", "safetensors", "huggingface-hub"),
 }
 _COMPILERS = ("c++", "g++", "clang++")
-_AVX512_BF16 = frozenset({"avx512_bf16", "avx512vbmi"})
+_AVX512_BF16 = frozenset({"avx512_bf16", "avx512vbmi", "avx512_vnni"})
 _KERNEL_SETS = {  # of kernel_set.py, by Linux's words
-    "amx-bf16": _AVX512_BF16 | {"amx_tile", "amx_bf16"},
+    "amx-bf16": _AVX512_BF16 | {"amx_tile", "amx_bf16", "amx_int8"},
     "avx512-bf16": _AVX512_BF16,
-    "avx512": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vbmi"}),
+    "avx512": frozenset(
+        {*("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"), "avx512vbmi", "avx512_vnni"}
+    ),
     "avx2": frozenset({"avx2", "fma", "bmi2", "f16c"}),
 }
 _MIN_MEMORY_BYTES = 1 << 30

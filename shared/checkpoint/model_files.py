@@ -155,9 +155,9 @@ class ModelFiles:
         """Names the weights: a hash of config and samples of every weight file.
 
         A stretched context counts, since some models turn their positions by it, and so does what
-        weights are made when they are loaded, what keys and values are rounded to, and the file of
-        logits processors: all that chooses the tokens of a request which another worker goes on
-        with.
+        weights are made when they are loaded, what keys, values and activations are rounded to, and
+        the file of logits processors: all that chooses the tokens of a request which another worker
+        goes on with.
         """
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
         if self.stretched_context_len is not None:
@@ -166,6 +166,8 @@ class ModelFiles:
             digest.update(f"quantization:{self.made_format}".encode())
         if self.options.kv_dtype != "auto":
             digest.update(f"kv_dtype:{self.options.kv_dtype}".encode())
+        if self.options.cpu_activations != "auto":
+            digest.update(f"cpu_activations:{self.options.cpu_activations}".encode())
         if (processors := self.options.processor_file()) is not None:
             digest.update(f"logits_processors:{processors.digest}".encode())
         if beside := modelopt_config(self.path):
@@ -274,7 +276,8 @@ class ModelFiles:
             vision=vision,
             stored_format=self._format,
             num_weight_bytes=0 if self.has_dummy_weights else self.num_weight_bytes,
-            kv_dtype="" if self.options.kv_dtype == "auto" else self.options.kv_dtype,
+            kv_dtype=_unless_auto(self.options.kv_dtype),
+            activations=_unless_auto(self.options.cpu_activations),
             keeps_states=keeps_states(self.config),
             logits_processors=() if processors is None else processors.names,
             own_sight=sight if vision is None else None,
@@ -302,3 +305,7 @@ class ModelFiles:
         if classifier is not None:
             return score_card(classifier)
         return yes_no_card(bundle, self.vocab_size) if self._can_generate else None
+
+
+def _unless_auto(name: str) -> str:
+    return "" if name == "auto" else name

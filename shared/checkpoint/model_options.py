@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from shared.checkpoint.processor_file import ProcessorFile
-from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
+from shared.checkpoint.stored_format import ActivationsName, KVDTypeName, MadeFormat
 from shared.errors import ConfigError
 
 _MAX_TEMPLATE_BYTES = 1 << 20
@@ -21,6 +21,7 @@ class ModelOptions:
     max_context_len: int | None = None
     quantization: MadeFormat | None = None
     kv_dtype: KVDTypeName = "auto"
+    cpu_activations: ActivationsName = "auto"
     chat_template: str | None = None
     logits_processors: str | None = None
 

@@ -127,6 +127,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     own_sight: SightCard | None = None  # from level 3 on: set where `vision` cannot tell it
     logits_processors: tuple[str, ...] = ()  # of the operator's file, by their names
     classifier: ClassifierCard | None = None  # None: it has no labels
+    activations: str = ""  # what CPUs round them to, like "int8"; empty: as the checkpoint says
 
     @property
     def sight(self) -> SightCard | None:

@@ -113,6 +113,7 @@ EVERYTHING: Values = {
         "maxContextLen": 8192,
         "quantization": "int8",
         "kvDtype": "int8",
+        "cpuActivations": "int8",
         "registerModel": True,
         "hubToken": {"existingSecret": "hub"},
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],

@@ -293,6 +293,9 @@ MAPS |= {
     "batch_line": LineResult(3, True, b"{}", "object"),
     "model-whole": WHOLE_MODEL,
     "model-int8-keys": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, kv_dtype="int8"),
+    "model-int8-activations": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, activations="int8"
+    ),
     "model-states": ModelCard("m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, keeps_states=True),
     "model-classes": ModelCard(
         "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,

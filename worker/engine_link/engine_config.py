@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 import msgspec
 
-from shared.checkpoint.stored_format import KVDTypeName, MadeFormat
+from shared.checkpoint.stored_format import ActivationsName, KVDTypeName, MadeFormat
 from shared.errors import ConfigError
 from shared.telemetry.log import LogConfig
 
@@ -40,6 +40,10 @@ class EngineConfig(LogConfig):
     """Of the KV cache; auto: the model's; fp8: float8_e4m3fn, on a GPU; int8: in our C++ on a CPU,
     with a scale for each token and head. Both take half the memory, round, and make another
     revision of the model."""
+    cpu_activations: ActivationsName = "auto"
+    """What weights of integers are multiplied with, in our C++ on a CPU; auto: as the checkpoint
+    declares, else bfloat16; int8: rounded, with a scale for each token and 128 inputs. It makes
+    another revision of the model."""
     quantization: MadeFormat | None = None
     """Make the projections of a 16-bit checkpoint int8 or fp8 by channel, or int4 in groups of 128,
     when it is loaded; a quantised one tells its format itself."""

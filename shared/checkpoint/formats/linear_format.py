@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from shared.checkpoint.formats.tensor_heads import WeightHeads
+
+
+@dataclass(frozen=True, slots=True)
+class InputRounding:
+    """How the inputs of a weight are rounded to integers of 8 bits, each token by itself."""
+
+    size: int | None = None  # inputs that are rounded together; None: all of a token
+    is_static: bool = False  # to a scale that the checkpoint has, the same for all tokens
 
 
 def bits_in_codes(num_bits: int, group_size: int | None, *, has_zeros: bool = False) -> float:

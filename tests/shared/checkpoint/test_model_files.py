@@ -94,6 +94,17 @@ def test_keys_and_values_in_fewer_bits_are_another_model(tmp_path: Path) -> None
     assert [each.card("m", bundle).kv_dtype for each in (own, int8)] == ["", "int8"]
 
 
+def test_activations_in_fewer_bits_are_another_model(tmp_path: Path) -> None:
+    card_of(tmp_path, None)
+    own, told, int8 = (
+        ModelFiles.read(tmp_path),
+        *(read_as(tmp_path, cpu_activations=kind) for kind in ("auto", "int8")),
+    )
+    assert own.revision == told.revision != int8.revision
+    bundle = TokenizerBundle.of_numbers(50)
+    assert [each.card("m", bundle).activations for each in (own, int8)] == ["", "int8"]
+
+
 def test_a_file_of_logits_processors_is_another_model_and_on_its_card(tmp_path: Path) -> None:
     card_of(tmp_path, None)
     file = tmp_path / "processors.py"

@@ -32,6 +32,14 @@ class GroupSteps:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class InputCodes:
+    """Integers of 8 bits that inputs are rounded to, each token by itself."""
+
+    size: int | None = None  # inputs that are rounded together; None: all of a token
+    scale: float | None = None  # of all; None: the largest of those rounded together is 127
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledWeight:
     """A value is (code - zero) * scale - minimum, where a code may stand for a number of a book.
@@ -50,6 +58,7 @@ class ScaledWeight:
     book: torch.Tensor | None = None  # [16] float32, by code
     groups: torch.Tensor | None = None  # [columns] int64: each one's group, where not by place
     is_turned: bool = False  # the model keeps it as [..., columns, rows]
+    inputs: InputCodes | None = None  # None: its format leaves them as they are
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -141,7 +150,18 @@ def join_rows(weights: Sequence[ScaledWeight]) -> ScaledWeight | None:
         zeros=_joined([part.zeros for part in parts]),
         minima=_joined([part.minima for part in parts]),
         steps=_joined_steps([part.steps for part in parts]),
+        inputs=_joined_inputs([part.inputs for part in parts]),
     )
+
+
+def _joined_inputs(parts: Sequence[InputCodes | None]) -> InputCodes | None:
+    """None where they are not rounded alike. Of scales the largest: nothing is cut off by it."""
+    found = [part for part in parts if part is not None]
+    sizes = {part.size for part in found}
+    scales = [part.scale for part in found if part.scale is not None]
+    if len(found) < len(parts) or len(sizes) > 1 or len(scales) not in (0, len(parts)):
+        return None
+    return replace(found[0], scale=max(scales, default=None))
 
 
 def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:

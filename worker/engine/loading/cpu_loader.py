@@ -36,6 +36,7 @@ from worker.engine.native.native_choice import (
     may_choose_native,
     may_choose_native_experts,
     native_obstacle,
+    wanted_inputs,
 )
 from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_forward import NativeForward
@@ -44,6 +45,9 @@ from worker.engine_link.engine_config import EngineConfig
 
 MAX_KEPT_BYTES = 256 << 20  # of what a tower made of images
 INT8_KV = "keys and values are kept in int8, with a scale for each token and head"
+_INT8_INPUTS = "activations are rounded to int8, with a scale for each token"
+_NOT_BUILT = "it cannot be built here, as the log says"
+_NO_INTEGERS = "no weights are integers in groups of whole fours"
 
 
 class _OnCpu(NamedTuple):
@@ -110,6 +114,7 @@ class CpuLoader:
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
         loaded = NativeLoader(self._site, setup, library).load()
         weights = loaded.weights
+        inputs = self._remark_on_inputs(weights.placed.integer_share)
         pool = self._make_pool(setup)
         num_threads = torch.get_num_threads()
         forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
@@ -120,13 +125,17 @@ class CpuLoader:
             coded_share=weights.placed.coded_share,
             num_weight_bytes=weights.placed.num_bytes,
             kernel_set=library.kernel_set.name,
-            remark=loaded.remark,
+            remark="; ".join(filter(None, (inputs, loaded.remark))),
             num_packed_failures=loaded.num_failures,
         )
 
     def _load_torch(self, setup: ModelSetup, library: NativeLibrary | None) -> _OnCpu:
         """With a library for its experts where they are multiplied in codes."""
-        experts = None if library is None else NativeExperts(library, torch.get_num_threads())
+        experts = (
+            None
+            if library is None
+            else NativeExperts(library, torch.get_num_threads(), wanted_inputs(self._site.config))
+        )
         model = load_model(
             setup.config,
             self._model_path,
@@ -140,9 +149,11 @@ class CpuLoader:
         attention = TorchAttentionBackend(pool, model.attention_layers)
         whole = model if isinstance(model, TransformersModel) else None
         on_cpu = _OnCpu(pool, TorchForward(model, attention), self._load_eyes(setup, whole))
+        remark = self._remark_on_inputs(0.0 if experts is None else experts.integer_share)
         if experts is None or not experts.num_coded:
             return on_cpu
         return on_cpu._replace(
+            remark=remark,
             num_weight_bytes=_num_other_bytes(setup, model) + experts.num_bytes,
             coded_share=experts.num_coded / _num_told_values(setup.config),
         )
@@ -165,6 +176,15 @@ class CpuLoader:
         if num_snapshots is not None:
             return recurrent_limits.remark(model, num_snapshots)
         return INT8_KV if self._site.config.kv_dtype == "int8" else ""
+
+    def _remark_on_inputs(self, integer_share: float) -> str:
+        """Raises ConfigError where none are rounded, and should be."""
+        if integer_share == 0.0:
+            if self._site.config.cpu_activations != "auto":
+                raise _not_by_torch("cpu_activations=int8", _NO_INTEGERS)
+            return ""
+        part = "" if integer_share == 1.0 else f" before {integer_share:.0%} of the weights"
+        return _INT8_INPUTS + part
 
     def _num_snapshots(self, model: ModelConfig, pool: KVCachePool) -> int:
         """In what weights, requests that run, keys and values leave of the memory."""
@@ -201,10 +221,12 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     """
     config, model, dtype = site.config, setup.config, setup.dtype
     _check_int8_kv(config, setup)
+    may_have_experts = may_choose_native_experts(config, model, dtype)
+    if config.cpu_activations != "auto":
+        _check_int8_inputs(config, setup, may_have_experts=may_have_experts)
     recurrent_limits.check_on_cpu(config, model)
     made_limits.check_on_cpu(config, model, dtype)
     may_be_native = may_choose_native(config, model, dtype)
-    may_have_experts = may_choose_native_experts(config, model, dtype)
     in_codes = may_be_native or may_have_experts
     check_memory(config, model, dtype, setup.max_context_len, in_codes=in_codes)
     site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
@@ -212,8 +234,10 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     is_native = library is not None
     check_packed(config, is_native=is_native)
     if config.kv_dtype == "int8" and not is_native:
-        raise _no_int8_kv("it cannot be built here, as the log says")
+        raise _not_by_torch("kv_dtype=int8", _NOT_BUILT)
     experts = choose_expert_library(config) if may_have_experts else None
+    if config.cpu_activations != "auto" and library is None and experts is None:
+        raise _not_by_torch("cpu_activations=int8", _NOT_BUILT)
     made_limits.check_library(model, is_there=experts is not None)
     if in_codes and library is None and experts is None:
         check_memory(config, model, dtype, setup.max_context_len)
@@ -225,15 +249,32 @@ def _check_int8_kv(config: EngineConfig, setup: ModelSetup) -> None:
     """Raises ConfigError where keys and values are to be in int8, and cannot."""
     if config.kv_dtype != "int8":
         return
-    if config.cpu_kernels == "torch":
-        raise _no_int8_kv("cpu_kernels is torch")
-    reason = native_obstacle(config, setup.config, setup.dtype)
-    if reason is not None:
-        raise _no_int8_kv(reason)
+    _check_native("kv_dtype=int8", config, setup)
     path = Path(config.model_path)
     if config.load_format != "dummy" and not holds_gguf(path):
         check_kv_scales(config.kv_dtype, path)
 
 
-def _no_int8_kv(reason: str) -> ConfigError:
-    return ConfigError(f"kv_dtype=int8 is not possible: our C++ alone has it, and {reason}")
+def _check_int8_inputs(config: EngineConfig, setup: ModelSetup, *, may_have_experts: bool) -> None:
+    """Raises ConfigError where weights are known to be no integers, or our C++ does not compute."""
+    wanted = "cpu_activations=int8"
+    if not may_have_experts:
+        _check_native(wanted, config, setup)
+    if not setup.config.quantization and setup.config.made_format is None:
+        raise ConfigError(
+            f"{wanted} is not possible: weights are in 16 bits, and quantization=int8 or int4 "
+            "makes them integers"
+        )
+
+
+def _check_native(wanted: str, config: EngineConfig, setup: ModelSetup) -> None:
+    """Raises ConfigError."""
+    if config.cpu_kernels == "torch":
+        raise _not_by_torch(wanted, "cpu_kernels is torch")
+    reason = native_obstacle(config, setup.config, setup.dtype)
+    if reason is not None:
+        raise _not_by_torch(wanted, reason)
+
+
+def _not_by_torch(wanted: str, reason: str) -> ConfigError:
+    return ConfigError(f"{wanted} is not possible: our C++ alone has it, and {reason}")

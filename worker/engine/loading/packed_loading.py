@@ -17,6 +17,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.loader import CodeReader
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.native.native_choice import wanted_inputs
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_weights import NativeWeights, PlacedWeights
 from worker.engine.native.weight_memory import FileMemory
@@ -58,6 +59,7 @@ class NativeLoader:
         self._model = setup.config
         self._setup = setup
         self._library = library
+        self._inputs = wanted_inputs(site.config)
 
     def load(self) -> PackedLoad:
         """Raises ConfigError."""
@@ -70,6 +72,7 @@ class NativeLoader:
             sources.digest(torch.get_num_threads()),
             self._library.kernel_set.name,
             str(self._model.made_format),
+            str(self._inputs),
         )
         self._progress.enter(LOAD_WEIGHTS)
         mapped = folder.get(key, self._num_bytes, lambda writer: self._build(writer, sources))
@@ -110,12 +113,14 @@ class NativeLoader:
     def _read(self) -> NativeWeights:
         self._progress.enter(LOAD_WEIGHTS)
         with self._open() as reader:
-            return NativeWeights.read(self._library, self._model, reader)
+            return NativeWeights.read(self._library, self._model, reader, self._inputs)
 
     def _build(self, writer: PackedWriter, sources: Sources) -> bytes:
         """Raises ConfigError, OSError, NoRoom; PackedError where somebody writes to the sources."""
         with self._open() as reader:
-            placed = PlacedWeights.read(self._library, self._model, reader, FileMemory(writer))
+            placed = PlacedWeights.read(
+                self._library, self._model, reader, FileMemory(writer), self._inputs
+            )
         if not sources.are_unchanged:
             raise PackedError(f"a file in {self._path} was written to while it was read")
         return placed.to_bytes()

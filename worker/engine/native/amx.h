@@ -17,8 +17,8 @@ namespace jetflock {
 constexpr int kNumTiles = 8;
 constexpr int kTileRows = 16;
 constexpr int kTileRowBytes = 64;
-constexpr int kTileInputs = kTileRowBytes / sizeof(bf16);  // of a row of inputs
-constexpr int kTilePairs = kTileInputs / 2;                // rows of a tile of weights
+constexpr int kWordBytes = 4;  // neighbouring inputs: two of bfloat16, or four integers
+constexpr int kTileWords = kTileRowBytes / kWordBytes;  // of a row of inputs; rows of weights
 
 // As LDTILECFG reads it.
 struct alignas(64) TileConfig {
@@ -56,11 +56,16 @@ class InstructionTiles {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
   }
 
-  // sums += rows x columns.
-  template <int kSums, int kRows, int kColumns>
+  // sums += rows x columns; of bfloat16, or of integers: rows have signs, and columns none.
+  template <class Value, int kSums, int kRows, int kColumns>
   void multiply() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows),
-                 "i"(kColumns));
+    if constexpr (sizeof(Value) == sizeof(bf16)) {
+      asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows),
+                   "i"(kColumns));
+    } else {
+      asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows),
+                   "i"(kColumns));
+    }
   }
 };
 
@@ -87,6 +92,22 @@ struct Tile {
     }
     std::memcpy(total, sums.bytes[row], sizeof(total));
     for (int col = 0; col < kCols; ++col) total[col] = total[col] + (even[col] + odd[col]);
+    std::memcpy(sums.bytes[row], total, sizeof(total));
+  }
+}
+
+// Exact, so in any order; what leaves 32 bits wraps.
+inline void multiply_integers_emulated(Tile& sums, const Tile& rows, const Tile& columns,
+                                       int num_rows, int num_quads) {
+  constexpr int kCols = kTileRowBytes / sizeof(int32_t);
+  for (int row = 0; row < num_rows; ++row) {
+    uint32_t total[kCols];
+    std::memcpy(total, sums.bytes[row], sizeof(total));
+    for (int at = 0; at < num_quads * kWordBytes; ++at) {
+      const int input = static_cast<int8_t>(rows.bytes[row][at]);
+      const uint8_t* weights = columns.bytes[at / kWordBytes] + at % kWordBytes;
+      for (int col = 0; col < kCols; ++col) total[col] += input * weights[kWordBytes * col];
+    }
     std::memcpy(sums.bytes[row], total, sizeof(total));
   }
 }
@@ -122,11 +143,13 @@ class EmulatedTiles {
     }
   }
 
-  template <int kSums, int kRows, int kColumns>
+  template <class Value, int kSums, int kRows, int kColumns>
   void multiply() {
     const DenormalsAreZeros denormals;
-    multiply_emulated(tiles_[kSums], tiles_[kRows], tiles_[kColumns], config_.num_rows[kSums],
-                      config_.num_rows[kColumns]);
+    const auto by =
+        sizeof(Value) == sizeof(bf16) ? &multiply_emulated : &multiply_integers_emulated;
+    by(tiles_[kSums], tiles_[kRows], tiles_[kColumns], config_.num_rows[kSums],
+       config_.num_rows[kColumns]);
   }
 
  private:

@@ -6,37 +6,53 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from worker.engine.formats.scaled_weight import GroupSteps, ScaledWeight
+from worker.engine.formats.scaled_weight import GroupSteps, InputCodes, ScaledWeight
 
 # `Layout` of linear_weights.h; 0 is bfloat16.
 CODES8 = 1
 CODES4 = 2
+INT8 = 3
+INT4 = 4
+INTEGER_LAYOUTS = (INT8, INT4)
 
 _SIGN = 0x80
 _LONE_SIGN_INT8 = 0xC3  # upper byte of -128
 _LONE_SIGN_FLOAT8 = 0x80  # of -0
+_MAX_SUM = (1 << 31) - 1
+_LARGEST_INPUT = 128
+_QUAD = 4  # inputs that are multiplied at once
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Of a layout of integers, as in linear_weights.h."""
+
+    zero_point: int
+    span_size: int
+    rounds_rows: bool
+    input_scale: float  # 0: what the inputs need
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodedLayout:
     """A weight [out_features, in_features] in codes. Nothing of it is rounded."""
 
-    layout: int  # CODES8 or CODES4
+    layout: int
     codes: torch.Tensor  # [out_features, in_features] uint8, a code a byte
-    code_book: torch.Tensor  # uint8, see coded_weights.h
+    code_book: torch.Tensor | None  # uint8, see coded_weights.h; None: of integers
     group_size: int  # inputs that share a scale
     scales: torch.Tensor  # [out_features, num_groups] float32
-    zeros: torch.Tensor | None  # the same shape, int8; of CODES4 alone
+    zeros: torch.Tensor | None  # the same shape, int8; not of CODES8
     minima: torch.Tensor | None = None  # the shape of scales, float32: subtracted of scaled values
     steps: GroupSteps | None = None  # in the place of both
+    integers: Integers | None = None  # of INT8 and INT4
 
 
 def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
     """None where there is no layout for it: it has to be made dense."""
-    *experts, _, in_features = weight.codes.shape
-    is_by_place = weight.groups is None and not weight.is_turned and not experts
+    in_features = weight.codes.shape[-1]
     group_size = min(weight.block_columns, in_features)
-    if not is_by_place or group_size % 2 or in_features % 2:
+    if not _is_by_place(weight) or group_size % 2 or in_features % 2:
         return None
     weight = weight.by_row()
     if weight.book is not None:
@@ -50,6 +66,56 @@ def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
     if layout.minima is not None:
         return None
     return replace(layout, minima=weight.minima, steps=weight.steps)
+
+
+def integer_layout(weight: ScaledWeight, inputs: InputCodes) -> CodedLayout | None:
+    """For inputs that are rounded to `inputs`. None where codes are no integers of 8 bits, or their
+    groups hold no whole quads.
+    """
+    in_features = weight.codes.shape[-1]
+    group_size = min(weight.block_columns, in_features)
+    span_size = _span_size(group_size, in_features, inputs.size)
+    has_quads = span_size == in_features or span_size % _QUAD == 0
+    is_integer = weight.book is None and not weight.codes.is_floating_point()
+    if not (_is_by_place(weight) and is_integer and has_quads):
+        return None
+    weight = weight.by_row()
+    zeros = torch.zeros(1, 1) if weight.zeros is None else weight.zeros
+    whole_zeros = zeros.to(torch.int32)
+    least, largest = (int(each) for each in torch.aminmax(weight.codes))
+    lowest, highest = (int(each) for each in torch.aminmax(whole_zeros))
+    num_codes = largest - least + 1
+    if num_codes > 256 or not torch.equal(whole_zeros.float(), zeros):
+        return None
+    if span_size * _LARGEST_INPUT * max(largest - lowest, highest - least) > _MAX_SUM:
+        return None
+    zero_point = (lowest + highest) // 2
+    if highest - zero_point > 127:
+        return None
+    own_zeros = None if lowest == highest else (whole_zeros - zero_point).to(torch.int8)
+    return CodedLayout(
+        INT4 if num_codes <= 16 else INT8,
+        _lessened(weight.codes, least, torch.uint8),
+        None,
+        group_size,
+        weight.scales,
+        own_zeros,
+        weight.minima,
+        weight.steps,
+        Integers(zero_point - least, span_size, inputs.size is None, inputs.scale or 0.0),
+    )
+
+
+def _span_size(group_size: int, in_features: int, size: int | None) -> int:
+    """Groups of weights are parts of what is rounded together, or the other way round."""
+    if size is None or size >= in_features:
+        return group_size
+    return size if group_size in (in_features, group_size // size * size) else group_size
+
+
+def _is_by_place(weight: ScaledWeight) -> bool:
+    """Whether it is one matrix, whose columns are in groups by their places."""
+    return weight.groups is None and not weight.is_turned and weight.codes.ndim == 2
 
 
 def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> CodedLayout | None:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coded_weights.h"
+#include "input_rows.h"
 #include "linear_weights.h"
 
 namespace jetflock {
@@ -27,40 +28,22 @@ struct Span {
   bool ends_group;
 };
 
-// Rows of inputs, and where a Linear has minima the sums of each group of theirs.
-struct InputRows {
-  const bf16* values;  // [num_rows][in_features]
-  const float* sums;   // [num_rows][num_groups], or null
-
-  InputRows from(const Linear& linear, int64_t row) const {
-    return {values + row * linear.in_features,
-            sums == nullptr ? nullptr : sums + row * linear.num_groups()};
-  }
-};
-
-// Of one row, each in one order, whatever other rows there are.
-inline void sum_groups(const Linear& linear, const bf16* row, float* sums) {
-  constexpr int kValues = 2 * kLanes;
-  const Pairs ones = all_pairs(0x3f80);
-  for (int64_t begin = 0; begin < linear.in_features; begin += linear.group_size) {
-    const int64_t end = std::min(begin + linear.group_size, linear.in_features);
-    Floats sum = zeros();
-    for (int64_t at = begin; at < end; at += kValues) {
-      sum = add_products(sum, load_pairs(row + at, end - at), ones);
-    }
-    sums[begin / linear.group_size] = sum_of_lanes(sum);
+// In groups of so many inputs each.
+template <class Visit>
+inline void for_each_span(int64_t in_features, int64_t group_size, int64_t begin, int64_t end,
+                          const Visit& visit) {
+  for (int64_t at = begin; at < end;) {
+    const int64_t group = at / group_size;
+    const int64_t group_end = std::min((group + 1) * group_size, in_features);
+    const int64_t stop = std::min(group_end, end);
+    visit(Span{at, stop - at, group, at == group * group_size, stop == group_end});
+    at = stop;
   }
 }
 
 template <class Visit>
 inline void for_each_span(const Linear& linear, int64_t begin, int64_t end, const Visit& visit) {
-  for (int64_t at = begin; at < end;) {
-    const int64_t group = at / linear.group_size;
-    const int64_t group_end = std::min((group + 1) * linear.group_size, linear.in_features);
-    const int64_t stop = std::min(group_end, end);
-    visit(Span{at, stop - at, group, at == group * linear.group_size, stop == group_end});
-    at = stop;
-  }
+  for_each_span(linear.in_features, linear.group_size, begin, end, visit);
 }
 
 // What a block's columns take of the sums of a group of inputs.

@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "buffer.h"
 #include "experts.h"
+#include "input_rows.h"
 #include "linear.h"
 #include "lora.h"
 #include "packing.h"
@@ -102,10 +103,10 @@ class Decoder {
   Decoder(const DecoderShape& shape, const LayerWeights* layers, int64_t num_layers,
           int num_threads)
       : shape_(shape), layers_(layers, layers + num_layers), team_(num_threads) {
-    note_groups(shape_.lm_head);
+    inputs_.note(shape_.lm_head);
     for (const LayerWeights& layer : layers_) {
       for (const Linear* each : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
-        note_groups(*each);
+        inputs_.note(*each);
       }
     }
   }
@@ -118,7 +119,7 @@ class Decoder {
     qkv_.reserve(num_tokens * qkv_size);
     attended_.reserve(num_tokens * shape_.num_heads * shape_.head_dim);
     activated_.reserve(num_tokens * shape_.intermediate_size);
-    sums_.reserve(num_tokens * max_groups_);
+    inputs_.reserve(num_tokens);
     plan_attention(batch);
     loras_.plan(batch.loras, layers_.size() * kNumProjections);
     if (loras_.has_any()) gate_up_.reserve(num_tokens * gate_up_stride());
@@ -135,7 +136,7 @@ class Decoder {
   void logits(const float* rows, int64_t num_rows, float* logits) {
     const int64_t size = num_rows * shape_.hidden_size;
     normed_.reserve(size);
-    sums_.reserve(num_rows * max_groups_);
+    inputs_.reserve(num_rows);
     for (int64_t at = 0; at < size; ++at) normed_.data()[at] = to_bf16(rows[at]);
     team_.run([&](ThreadTeam::Member& member) {
       project<Epilogue::kStoreFloat>(member, shape_.lm_head, normed_.data(), num_rows, logits);
@@ -154,14 +155,10 @@ class Decoder {
     int64_t cost;  // of the whole request
   };
 
-  void note_groups(const Linear& linear) {
-    if (linear.minima != nullptr) max_groups_ = std::max(max_groups_, linear.num_groups());
-  }
-
   template <Epilogue kEpilogue>
   void project(ThreadTeam::Member& member, const Linear& linear, const bf16* rows,
                int64_t num_rows, void* output) {
-    multiply<kEpilogue>(member, team_.size(), linear, rows, sums_.data(), num_rows, output);
+    multiply<kEpilogue>(member, team_.size(), linear, inputs_.rows(rows, 0), num_rows, output);
   }
 
   int64_t heads_per_kv_head() const { return shape_.num_heads / shape_.num_kv_heads; }
@@ -388,14 +385,13 @@ class Decoder {
   const DecoderShape shape_;
   const std::vector<LayerWeights> layers_;
   ThreadTeam team_;
-  int64_t max_groups_ = 0;  // of a weight with minima
   std::vector<AttentionTask> tasks_;
   Buffer<float> residual_;  // [num_tokens, hidden_size]
   Buffer<bf16> normed_;     // [num_tokens, hidden_size]
   Buffer<bf16> qkv_;        // [num_tokens, heads * head_dim]
   Buffer<bf16> attended_;   // [num_tokens, num_heads * head_dim]
   Buffer<bf16> activated_;  // [num_tokens, intermediate_size]
-  Buffer<float> sums_;      // of groups of inputs, where there are minima: [num_tokens, max_groups_]
+  InputBuffers inputs_;     // of the linear that is multiplied
   StepLoras loras_;
   Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, gate_up_stride()]
 };
@@ -422,14 +418,13 @@ void jetflock_pack_linear(const bf16* rows, int64_t out_features, int64_t in_fea
   });
 }
 
-// The same with codes [out_features, in_features], a byte each: of kCodes8 or of kCodes4.
+// The same with codes [out_features, in_features], a byte each, of all layouts but kBf16.
 void jetflock_pack_codes(Layout layout, const uint8_t* codes, int64_t out_features,
                          int64_t in_features, int interleaved, int num_threads, uint8_t* packed) {
   const BlockedRows blocked{out_features, interleaved != 0};
-  const int64_t pair_bytes = layout == kCodes8 ? 2 * kBlockCols : kBlockCols;
-  const int64_t block_bytes = in_features / 2 * pair_bytes;
+  const int64_t stride = block_bytes(layout, in_features);
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
-    pack_block_of_codes(layout, blocked, block, codes, in_features, packed + block * block_bytes);
+    pack_block_of_codes(layout, blocked, block, codes, in_features, packed + block * stride);
   });
 }
 

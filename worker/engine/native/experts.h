@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "buffer.h"
+#include "input_rows.h"
 #include "linear.h"
 #include "thread_team.h"
 #include "vector_math.h"
@@ -53,9 +54,11 @@ class ExpertTeam {
     gate_up_.reserve(num_rows * stride_of(up));
     activated_.reserve(num_rows * down.in_features);
     outputs_.reserve(num_rows * down.out_features);
-    max_groups_ = std::max(groups_of_minima(experts.gate_up, experts.num_experts),
-                           groups_of_minima(experts.down, experts.num_experts));
-    sums_.reserve(num_rows * max_groups_);
+    for (int64_t expert = 0; expert < experts.num_experts; ++expert) {
+      prepared_.note(experts.gate_up[expert]);
+      prepared_.note(experts.down[expert]);
+    }
+    prepared_.reserve(num_rows);
     team_.run([&](ThreadTeam::Member& member) {
       member.for_each(num_rows, [&](int64_t row) {
         std::copy_n(step.inputs + rows_[row].token * up.in_features, up.in_features,
@@ -85,18 +88,6 @@ class ExpertTeam {
 
   // Whole blocks: gates and values stay interleaved.
   static int64_t stride_of(const Linear& gate_up) { return gate_up.num_blocks() * kBlockCols; }
-
-  // Experts of a layer may have groups of other sizes.
-  float* sums_of(const Slab& slab) { return sums_.data() + slab.start * max_groups_; }
-
-  static int64_t groups_of_minima(const Linear* linears, int64_t num_experts) {
-    int64_t most = 0;
-    for (int64_t expert = 0; expert < num_experts; ++expert) {
-      if (linears[expert].minima == nullptr) continue;
-      most = std::max(most, linears[expert].num_groups());
-    }
-    return most;
-  }
 
   // Rows by expert, an expert's by token; and where those of each token stand, by expert.
   void plan(const Experts& experts, const ExpertStep& step) {
@@ -130,11 +121,8 @@ class ExpertTeam {
     member.for_each(slabs_.size(), [&](int64_t idx) {
       const Slab& slab = slabs_[idx];
       const Linear& linear = linears[slab.expert];
-      if (linear.minima == nullptr) return;
-      for (int64_t row = 0; row < slab.num_rows; ++row) {
-        sum_groups(linear, inputs + (slab.start + row) * linear.in_features,
-                   sums_of(slab) + row * linear.num_groups());
-      }
+      const InputRows rows = rows_of(slab, linear, inputs);
+      for (int64_t row = 0; row < slab.num_rows; ++row) prepare_row(linear, rows, row);
     });
     const long num_blocks = linears[0].num_blocks();
     const long num_slabs = static_cast<long>(slabs_.size());
@@ -145,14 +133,17 @@ class ExpertTeam {
       const Slab& slab = slabs_[task / tasks_per_slab];
       Linear linear = linears[slab.expert];
       linear.out_features = stride;
-      const InputRows rows{inputs + slab.start * linear.in_features,
-                           linear.minima == nullptr ? nullptr : sums_of(slab)};
+      const InputRows rows = rows_of(slab, linear, inputs);
       float* to = outputs + slab.start * stride;
       const long first = task % tasks_per_slab * blocks_per_task;
       for (long block = first; block < std::min(first + blocks_per_task, num_blocks); ++block) {
         multiply_block<Epilogue::kStoreFloat>(linear, block, rows, 0, slab.num_rows, to);
       }
     });
+  }
+
+  InputRows rows_of(const Slab& slab, const Linear& linear, const bf16* inputs) const {
+    return prepared_.rows(inputs + slab.start * linear.in_features, slab.start);
   }
 
   void activate(const Experts& experts, int64_t row) {
@@ -196,7 +187,6 @@ class ExpertTeam {
   static constexpr long kMaxTaskBlocks = 8;
 
   ThreadTeam team_;
-  int64_t max_groups_ = 0;  // of the layer's weights with minima
   std::vector<Row> rows_;
   std::vector<Slab> slabs_;
   std::vector<int64_t> rows_of_tokens_;  // [num_tokens, num_chosen], -1 after the last
@@ -204,7 +194,7 @@ class ExpertTeam {
   Buffer<float> gate_up_;   // [num_rows, stride_of(gate_up)]
   Buffer<bf16> activated_;  // [num_rows, intermediate_size]
   Buffer<float> outputs_;   // [num_rows, hidden_size]
-  Buffer<float> sums_;      // of groups of inputs, where there are minima
+  InputBuffers prepared_;   // for the linears of experts, which may have groups of other sizes
 };
 
 }  // namespace jetflock

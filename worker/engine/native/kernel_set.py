@@ -16,14 +16,15 @@ class KernelSet:
     needs: tuple[tuple[str, str], ...]  # capabilities: as people and as torch name them
 
 
-_AVX512_FLAGS = ("-march=x86-64-v4", "-mavx512vbmi")
+_AVX512_FLAGS = ("-march=x86-64-v4", "-mavx512vbmi", "-mavx512vnni")
 _AVX512_NEEDS = (
     *((f"AVX512-{part}", f"avx512_{part.lower()}") for part in ("F", "BW", "CD", "DQ", "VL")),
     ("AVX512-VBMI", "avx512_vbmi"),
+    ("AVX512-VNNI", "avx512_vnni"),
 )
 _BF16_FLAGS = (*_AVX512_FLAGS, "-mavx512bf16")
 _BF16_NEEDS = (("AVX512-BF16", "avx512_bf16"), *_AVX512_NEEDS)
-_AMX_NEEDS = (("AMX-TILE", "amx_tile"), ("AMX-BF16", "amx_bf16"))
+_AMX_NEEDS = (("AMX-TILE", "amx_tile"), ("AMX-BF16", "amx_bf16"), ("AMX-INT8", "amx_int8"))
 
 AMX_BF16 = KernelSet("amx-bf16", (*_BF16_FLAGS, "-DJETFLOCK_AMX"), (*_AMX_NEEDS, *_BF16_NEEDS))
 AVX512_BF16 = KernelSet("avx512-bf16", _BF16_FLAGS, _BF16_NEEDS)

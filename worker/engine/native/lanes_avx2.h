@@ -148,6 +148,112 @@ inline Floats from_int8(const int8_t* from) {
           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(narrow, 8)))};
 }
 
+// Whole numbers of 32 bits. Sums that leave them wrap.
+struct Ints {
+  __m256i low, high;
+};
+
+inline Ints all_ints(int32_t value) {
+  const __m256i half = _mm256_set1_epi32(value);
+  return {half, half};
+}
+
+inline Ints load_ints(const int32_t* from) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + kHalfLanes))};
+}
+
+inline Floats to_floats(Ints values) {
+  return {_mm256_cvtepi32_ps(values.low), _mm256_cvtepi32_ps(values.high)};
+}
+
+inline Ints widen_int8(const int8_t* from) {
+  const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return {_mm256_cvtepi8_epi32(narrow), _mm256_cvtepi8_epi32(_mm_srli_si128(narrow, 8))};
+}
+
+inline Ints subtract(Ints a, Ints b) {
+  return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
+}
+
+inline Ints subtract_products(Ints sums, Ints a, Ints b) {
+  return {_mm256_sub_epi32(sums.low, _mm256_mullo_epi32(a.low, b.low)),
+          _mm256_sub_epi32(sums.high, _mm256_mullo_epi32(a.high, b.high))};
+}
+
+// To the nearest whole numbers, halves to the even one, within eight bits.
+inline void store_int8(int8_t* to, Floats values) {
+  values = smaller(all(127.0f), larger(all(-128.0f), values));
+  const __m256i words = _mm256_permute4x64_epi64(
+      _mm256_packs_epi32(_mm256_cvtps_epi32(values.low), _mm256_cvtps_epi32(values.high)), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_packs_epi16(_mm256_castsi256_si128(words),
+                                   _mm256_extracti128_si256(words, 1)));
+}
+
+// Four neighbouring integers without signs in each lane, widened: the first and the third, the
+// second and the fourth. Their products with eight bits would leave 16 bits two by two.
+struct Quads {
+  __m256i even[2], odd[2];
+};
+
+// The same, each below 16: no two products leave 16 bits.
+struct SmallQuads {
+  __m256i half[2];
+};
+
+// Four integers with signs, in every lane.
+struct QuadInput {
+  __m256i whole, even, odd;
+};
+
+inline Quads load_quads(const uint8_t* from) {
+  Quads quads;
+  for (int half = 0; half < 2; ++half) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + half);
+    quads.even[half] = _mm256_and_si256(bytes, _mm256_set1_epi16(255));
+    quads.odd[half] = _mm256_srli_epi16(bytes, 8);
+  }
+  return quads;
+}
+
+// Lower and upper halves of bytes.
+inline void load_quads(const uint8_t* from, SmallQuads& left, SmallQuads& right) {
+  const __m256i lower_half = _mm256_set1_epi8(15);
+  for (int half = 0; half < 2; ++half) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + half);
+    left.half[half] = _mm256_and_si256(both, lower_half);
+    right.half[half] = _mm256_and_si256(_mm256_srli_epi16(both, 4), lower_half);
+  }
+}
+
+inline QuadInput broadcast_quad(const int8_t* from) {
+  int32_t quad;
+  std::memcpy(&quad, from, sizeof(quad));
+  const __m256i whole = _mm256_set1_epi32(quad);
+  return {whole, _mm256_srai_epi16(_mm256_slli_epi16(whole, 8), 8), _mm256_srai_epi16(whole, 8)};
+}
+
+inline __m256i add_products(__m256i sums, __m256i even, __m256i odd, const QuadInput& input) {
+  return _mm256_add_epi32(sums, _mm256_add_epi32(_mm256_madd_epi16(even, input.even),
+                                                 _mm256_madd_epi16(odd, input.odd)));
+}
+
+inline Ints add_products(Ints sums, const Quads& weights, const QuadInput& input) {
+  return {add_products(sums.low, weights.even[0], weights.odd[0], input),
+          add_products(sums.high, weights.even[1], weights.odd[1], input)};
+}
+
+inline __m256i add_small_products(__m256i sums, __m256i weights, __m256i input) {
+  const __m256i twos = _mm256_maddubs_epi16(weights, input);
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
+}
+
+inline Ints add_products(Ints sums, const SmallQuads& weights, const QuadInput& input) {
+  return {add_small_products(sums.low, weights.half[0], input.whole),
+          add_small_products(sums.high, weights.half[1], input.whole)};
+}
+
 inline __m256 widen_bf16(__m128i bits) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }

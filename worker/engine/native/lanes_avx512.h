@@ -81,6 +81,55 @@ inline Floats load_bf16(const bf16* from, Mask mask) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
+// Ints: whole numbers of 32 bits. Sums that leave them wrap.
+using Ints = __m512i;
+
+inline Ints all_ints(int32_t value) { return _mm512_set1_epi32(value); }
+inline Ints load_ints(const int32_t* from) { return _mm512_loadu_si512(from); }
+inline Floats to_floats(Ints values) { return _mm512_cvtepi32_ps(values); }
+
+inline Ints widen_int8(const int8_t* from) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+inline Ints subtract(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+
+inline Ints subtract_products(Ints sums, Ints a, Ints b) {
+  return _mm512_sub_epi32(sums, _mm512_mullo_epi32(a, b));
+}
+
+// To the nearest whole numbers, halves to the even one, within eight bits.
+inline void store_int8(int8_t* to, Floats values) {
+  values = smaller(all(127.0f), larger(all(-128.0f), values));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(values)));
+}
+
+// Quads: four neighbouring integers without signs in each lane; of SmallQuads each below 16.
+using Quads = __m512i;
+using SmallQuads = __m512i;
+using QuadInput = __m512i;
+
+inline Quads load_quads(const uint8_t* from) { return _mm512_loadu_si512(from); }
+
+// Lower and upper halves of bytes.
+inline void load_quads(const uint8_t* from, SmallQuads& left, SmallQuads& right) {
+  const __m512i both = _mm512_loadu_si512(from), lower_half = _mm512_set1_epi8(15);
+  left = _mm512_and_si512(both, lower_half);
+  right = _mm512_and_si512(_mm512_srli_epi16(both, 4), lower_half);
+}
+
+// Four integers with signs, in every lane.
+inline QuadInput broadcast_quad(const int8_t* from) {
+  int32_t quad;
+  __builtin_memcpy(&quad, from, sizeof(quad));
+  return _mm512_set1_epi32(quad);
+}
+
+inline Ints add_products(Ints sums, Quads weights, QuadInput input) {
+  return _mm512_dpbusd_epi32(sums, weights, input);
+}
+
 // Pairs: two neighbouring bfloat16 values in each lane. A sum takes the odd products first, then the
 // even ones, each with a rounding of its own.
 #if defined(__AVX512BF16__)

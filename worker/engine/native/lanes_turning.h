@@ -20,6 +20,11 @@ inline void store(void* to, Words32 words) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), words);
 }
 
+// Of bytes below 16: the second's in the upper halves of the first's.
+inline Words32 join_halves(Words32 low, Words32 high) {
+  return _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
+}
+
 // Of 32 bits.
 inline void turn(Words32 (&rows)[kTurned]) {
   __m256i twos[kTurned], fours[kTurned];

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "coded_products.h"
+#include "input_rows.h"
+#include "integer_products.h"
 #include "linear_weights.h"
 #include "thread_team.h"
 #include "tile_check.h"
@@ -149,12 +151,32 @@ inline void multiply_tiles(const Linear& linear, long block, const InputRows& in
   }
 }
 
+template <Epilogue kEpilogue>
+inline void multiply_integers(const Linear& linear, long block, const InputRows& inputs,
+                              int64_t slab_start, int64_t slab_rows, void* output) {
+  RowTotals totals[kSlabRows];
+  const InputRows slab = inputs.from(linear, slab_start);
+  if (linear.layout == kInt8) {
+    multiply_integer_block<kInt8>(linear, block, slab, slab_rows, totals);
+  } else {
+    multiply_integer_block<kInt4>(linear, block, slab, slab_rows, totals);
+  }
+  for (int64_t row = 0; row < slab_rows; ++row) {
+    finish_row<kEpilogue>(linear, block, totals[row].of, output, slab_start + row);
+  }
+}
+
 // A slab's rows with a block, by what the kernel set has for the layout.
 template <Epilogue kEpilogue>
 inline void multiply_block(const Linear& linear, long block, const InputRows& inputs,
                            int64_t slab_start, int64_t slab_rows, void* output) {
   if constexpr (kHasTiles) {
-    multiply_tiles<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+    if (!linear.by_vectors) {
+      return multiply_tiles<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+    }
+  }
+  if (linear.has_integers()) {
+    multiply_integers<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
   } else if (linear.layout == kBf16) {
     multiply_bf16_block<kEpilogue>(linear, block, inputs.values, slab_start, slab_rows, output);
   } else {
@@ -162,17 +184,13 @@ inline void multiply_block(const Linear& linear, long block, const InputRows& in
   }
 }
 
-// output[row] (epilogue)= rows[row] x weights + bias; rows: [num_rows, in_features] bf16. `sums` has
-// room for num_rows x num_groups where there are minima.
+// output[row] (epilogue)= inputs[row] x weights + bias.
 template <Epilogue kEpilogue>
-void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear, const bf16* rows,
-              float* sums, int64_t num_rows, void* output) {
-  if (linear.minima != nullptr) {
-    member.for_each(num_rows, [&](int64_t row) {
-      sum_groups(linear, rows + row * linear.in_features, sums + row * linear.num_groups());
-    });
+void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear,
+              const InputRows& inputs, int64_t num_rows, void* output) {
+  if (must_prepare(linear)) {
+    member.for_each(num_rows, [&](int64_t row) { prepare_row(linear, inputs, row); });
   }
-  const InputRows inputs{rows, linear.minima == nullptr ? nullptr : sums};
   const long num_slabs = (num_rows + kSlabRows - 1) / kSlabRows;
   const long num_blocks = linear.num_blocks();
   // Large layers on few rows: several blocks a task, but enough tasks that no thread waits long.

@@ -6,6 +6,7 @@ import torch
 
 from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
+from worker.engine.formats.scaled_weight import InputCodes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.native.kernel_set import KERNEL_SETS, NAMED_KERNEL_SETS, KernelSet
@@ -14,6 +15,7 @@ from worker.engine_link.engine_config import EngineConfig
 
 GROUP_TOKENS = 16  # kGroupTokens of kv_pool.h
 MAX_HEAD_DIM = 256
+ROUNDED_INPUTS = 128  # that share a scale, where a checkpoint does not tell
 ONE_ORDER = "each sum has one order, on every processor of its kernel set"
 
 log = get_logger(__name__)
@@ -66,6 +68,11 @@ def may_choose_native_experts(config: EngineConfig, model: ModelConfig, dtype: t
         and dtype is torch.bfloat16
         and bool(_candidates(config))
     )
+
+
+def wanted_inputs(config: EngineConfig) -> InputCodes | None:
+    """Of weights whose format does not tell; None: in 16 bits."""
+    return InputCodes(ROUNDED_INPUTS) if config.cpu_activations == "int8" else None
 
 
 def missing_capability(kernel_set: KernelSet) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from worker.engine.formats.scaled_weight import InputCodes
 from worker.engine.models.expert_weights import ExpertLayer, ExpertWeights, Gate
 from worker.engine.models.layer_config import ClampedGate
 from worker.engine.native.native_library import (
@@ -28,9 +29,12 @@ class NativeExperts:
     added in float32, in the order of their numbers.
     """
 
-    def __init__(self, library: NativeLibrary, num_threads: int) -> None:
+    def __init__(
+        self, library: NativeLibrary, num_threads: int, inputs: InputCodes | None = None
+    ) -> None:
+        """`inputs`: of weights whose format does not tell theirs."""
         self.library = library
-        self._packed = PackedWeights(library)
+        self._packed = PackedWeights(library, inputs=inputs)
         self._team = library.expert_team_new(num_threads)
         weakref.finalize(self, library.expert_team_free, self._team)
 
@@ -38,6 +42,11 @@ class NativeExperts:
     def num_coded(self) -> int:
         """How many values of weights are multiplied in their codes."""
         return self._packed.num_coded
+
+    @property
+    def integer_share(self) -> float:
+        """Of their values those whose inputs are rounded to integers."""
+        return self._packed.integer_share
 
     @property
     def num_bytes(self) -> int:

@@ -48,6 +48,11 @@ class LinearStruct(ctypes.Structure):
         ("scale_steps", ctypes.c_void_p),
         ("minimum_steps", ctypes.c_void_p),
         ("groups_per_scale", ctypes.c_int64),
+        ("zero_point", ctypes.c_int64),
+        ("span_size", ctypes.c_int64),
+        ("rounds_rows", ctypes.c_int64),
+        ("input_scale", ctypes.c_float),
+        ("by_vectors", ctypes.c_int64),
     )
 
 

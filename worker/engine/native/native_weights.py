@@ -7,6 +7,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
+from worker.engine.formats.scaled_weight import InputCodes
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import (
@@ -17,6 +18,7 @@ from worker.engine.models.decoder_weights import (
     Projection,
 )
 from worker.engine.models.loader import CodeReader
+from worker.engine.native.coded_layout import INTEGER_LAYOUTS
 from worker.engine.native.native_library import LayerStruct, LinearStruct, NativeLibrary
 from worker.engine.native.packed_weights import PackedWeights
 from worker.engine.native.weight_memory import HeapMemory, WeightMemory
@@ -32,6 +34,7 @@ class _Contents(msgspec.Struct, array_like=True):
     lm_head: bytes
     final_norm: int
     coded_share: float
+    integer_share: float
     num_bytes: int
 
 
@@ -43,6 +46,7 @@ class PlacedWeights(NamedTuple):
     lm_head: LinearStruct
     final_norm: int
     coded_share: float  # of the layers: few checkpoints quantise more
+    integer_share: float  # the same: those whose inputs are rounded to integers
     num_bytes: int
 
     @classmethod
@@ -52,12 +56,14 @@ class PlacedWeights(NamedTuple):
         config: DecoderConfig,
         checkpoint: CodeReader,
         memory: WeightMemory,
+        inputs: InputCodes | None = None,
     ) -> Self:
         """Reads a checkpoint and packs it: in bfloat16, and quantised weights as they are stored.
+        `inputs`: of weights whose format does not tell theirs.
 
         Raises ConfigError, and what `memory` does.
         """
-        packed = PackedWeights(library, memory)
+        packed = PackedWeights(library, memory, inputs)
         weights = DecoderWeights(config, checkpoint, codes=checkpoint)
         layers = [
             _layer(
@@ -70,12 +76,23 @@ class PlacedWeights(NamedTuple):
             for layer_id, attention in enumerate(config.attention_layers)
             if (mlp := config.mlp_of(layer_id)) is not None
         ]
-        coded_share = packed.coded_share
+        coded_share, integer_share = packed.coded_share, packed.integer_share
         final_norm = packed.floats(weights.norm().weight)
         embeddings = packed.linear(Projection(weights.stored_embeddings(), None))
         head = weights.stored_head()
         lm_head = embeddings if head is None else packed.linear(Projection(head, None))
-        return cls(layers, embeddings, lm_head, final_norm, coded_share, packed.num_bytes)
+        if packed.has_integers:
+            for linear in (lm_head, *(each for layer in layers for each in _linears(layer))):
+                linear.by_vectors = linear.layout not in INTEGER_LAYOUTS
+        return cls(
+            layers,
+            embeddings,
+            lm_head,
+            final_norm,
+            coded_share,
+            integer_share,
+            packed.num_bytes,
+        )
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(
@@ -85,6 +102,7 @@ class PlacedWeights(NamedTuple):
                 bytes(self.lm_head),
                 self.final_norm,
                 self.coded_share,
+                self.integer_share,
                 self.num_bytes,
             )
         )
@@ -104,6 +122,7 @@ class PlacedWeights(NamedTuple):
             _moved(LinearStruct.from_buffer_copy(contents.lm_head), address),
             contents.final_norm + address,
             contents.coded_share,
+            contents.integer_share,
             contents.num_bytes,
         )
 
@@ -117,10 +136,16 @@ class NativeWeights(NamedTuple):
     memory: object  # owns what lies there
 
     @classmethod
-    def read(cls, library: NativeLibrary, config: DecoderConfig, checkpoint: CodeReader) -> Self:
+    def read(
+        cls,
+        library: NativeLibrary,
+        config: DecoderConfig,
+        checkpoint: CodeReader,
+        inputs: InputCodes | None = None,
+    ) -> Self:
         """Into memory of this process. Raises ConfigError."""
         memory = HeapMemory(library)
-        placed = PlacedWeights.read(library, config, checkpoint, memory)
+        placed = PlacedWeights.read(library, config, checkpoint, memory, inputs)
         return cls(library, config, placed, memory)
 
 
@@ -146,6 +171,10 @@ def _layer(
         window=attention.window or 0,
         attention_scale=attention.scale,
     )
+
+
+def _linears(layer: LayerStruct) -> tuple[LinearStruct, ...]:
+    return layer.qkv, layer.output, layer.gate_up, layer.down
 
 
 def _moved(struct: S, distance: int) -> S:

@@ -7,24 +7,39 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
 from worker.engine.models.decoder_weights import Projection
-from worker.engine.native.coded_layout import CODES4, CODES8, CodedLayout, coded_layout
+from worker.engine.native.coded_layout import (
+    CODES4,
+    CODES8,
+    INT4,
+    INT8,
+    CodedLayout,
+    coded_layout,
+    integer_layout,
+)
 from worker.engine.native.native_library import LinearStruct, NativeLibrary
 from worker.engine.native.weight_memory import HeapMemory, WeightMemory, place_tensor
 
 BLOCK_COLS = 32  # kBlockCols of linear_weights.h
-_BF16_BITS, _BITS = 16, {CODES8: 8, CODES4: 4}
+_BF16_BITS, _BITS = 16, {CODES8: 8, CODES4: 4, INT8: 8, INT4: 4}
+_QUAD = 4
 
 
 class PackedWeights:
     """Packs weights into a `WeightMemory`: the pointers of their structs are its places."""
 
-    def __init__(self, library: NativeLibrary, memory: WeightMemory | None = None) -> None:
-        """By default into memory of its own."""
+    def __init__(
+        self,
+        library: NativeLibrary,
+        memory: WeightMemory | None = None,
+        inputs: InputCodes | None = None,
+    ) -> None:
+        """By default into memory of its own. `inputs`: of weights that do not tell theirs."""
         self._library = library
         self._memory = HeapMemory(library) if memory is None else memory
-        self._num_values, self._num_coded = 0, 0
+        self._inputs = inputs
+        self._num_values, self._num_coded, self._num_integers = 0, 0, 0
 
     @property
     def num_coded(self) -> int:
@@ -35,6 +50,15 @@ class PackedWeights:
     def coded_share(self) -> float:
         """The same beside all values so far."""
         return self._num_coded / max(1, self._num_values)
+
+    @property
+    def integer_share(self) -> float:
+        """Of all values so far those whose inputs are rounded to integers."""
+        return self._num_integers / max(1, self._num_values)
+
+    @property
+    def has_integers(self) -> bool:
+        return self._num_integers > 0
 
     @property
     def num_bytes(self) -> int:
@@ -54,7 +78,7 @@ class PackedWeights:
         weight = projection.weight
         self._num_values += math.prod(weight.shape)
         if isinstance(weight, ScaledWeight):
-            layout = coded_layout(weight)
+            layout = self._layout(weight)
             if layout is not None:
                 self._num_coded += weight.codes.numel()
                 return self._coded(layout, bias_ptr, interleaved=interleaved)
@@ -74,13 +98,21 @@ class PackedWeights:
         )
         return LinearStruct(packed, bias_ptr, in_features, out_features)
 
+    def _layout(self, weight: ScaledWeight) -> CodedLayout | None:
+        inputs = weight.inputs or self._inputs
+        layout = None if inputs is None else integer_layout(weight, inputs)
+        if layout is None:
+            return coded_layout(weight)
+        self._num_integers += weight.codes.numel()
+        return layout
+
     def _coded(
         self, layout: CodedLayout, bias_ptr: int | None, *, interleaved: bool
     ) -> LinearStruct:
         codes = layout.codes.contiguous()
         out_features, in_features = codes.shape
         packed = self._memory.place(
-            _num_bytes(codes.shape, _BITS[layout.layout], interleaved=interleaved),
+            _num_bytes(_whole_shape(layout), _BITS[layout.layout], interleaved=interleaved),
             lambda address: self._library.pack_codes(
                 layout.layout,
                 codes.data_ptr(),
@@ -91,9 +123,10 @@ class PackedWeights:
                 address,
             ),
         )
-        zeros = layout.zeros
+        zeros, integers, book = layout.zeros, layout.integers, layout.code_book
         if zeros is not None:
             zeros = _in_blocks(zeros, interleaved=interleaved).transpose(1, 2)
+        if zeros is not None and integers is None:
             zeros = zeros.repeat_interleave(2, dim=-1)  # of both inputs of a pair
         linear = LinearStruct(
             packed,
@@ -103,8 +136,11 @@ class PackedWeights:
             layout.layout,
             layout.group_size,
             zeros=None if zeros is None else self._placed(zeros),
-            code_book=self._placed(layout.code_book),
+            code_book=None if book is None else self._placed(book),
         )
+        if integers is not None:
+            linear.zero_point, linear.span_size = integers.zero_point, integers.span_size
+            linear.rounds_rows, linear.input_scale = integers.rounds_rows, integers.input_scale
         self._add_scales(linear, layout, interleaved=interleaved)
         return linear
 
@@ -131,6 +167,12 @@ class PackedWeights:
 
     def _placed(self, tensor: torch.Tensor) -> int:
         return place_tensor(self._memory, tensor)
+
+
+def _whole_shape(layout: CodedLayout) -> tuple[int, int]:
+    """Of integers with whole quads."""
+    out_features, in_features = layout.codes.shape
+    return out_features, in_features + (-in_features % _QUAD if layout.integers else 0)
 
 
 def _num_bytes(shape: Sequence[int], num_bits: int, *, interleaved: bool) -> int:

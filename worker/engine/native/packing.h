@@ -74,29 +74,56 @@ struct BlockRows {
   }
 };
 
-// in_features is even: inputs go in pairs, eight of which are turned at a time.
-inline void pack_block(const BlockedRows& blocked, int64_t block, const bf16* all,
-                       int64_t in_features, bf16* to) {
-  const BlockRows<bf16> from(blocked, block, all, in_features);
-  const int64_t num_whole = in_features / (2 * kTurned) * (2 * kTurned);
-  for (int64_t input = 0; input < num_whole; input += 2 * kTurned) {
-    for (int64_t lane = 0; lane < kBlockCols; lane += kTurned) {
-      Words32 pairs[kTurned];
+// Words of a row: two bfloat16 values or four bytes; eight of eight lanes are turned at a time. The
+// last word is filled with zeros.
+template <class Value, class Load, class At>
+inline void pack_words(int64_t num_lanes, int64_t in_features, const Load& load_lane, const At& at,
+                       Value* to) {
+  constexpr int64_t kPerWord = sizeof(int32_t) / sizeof(Value);
+  const int64_t num_whole = in_features / (kPerWord * kTurned) * (kPerWord * kTurned);
+  for (int64_t input = 0; input < num_whole; input += kPerWord * kTurned) {
+    for (int64_t lane = 0; lane < num_lanes; lane += kTurned) {
+      Words32 words[kTurned];
+      for (int idx = 0; idx < kTurned; ++idx) words[idx] = load_lane(lane + idx, input);
+      turn(words);
       for (int idx = 0; idx < kTurned; ++idx) {
-        const bf16* row = from.rows[lane + idx];
-        pairs[idx] = load_words32(row == nullptr ? nullptr : row + input);
-      }
-      turn(pairs);
-      for (int idx = 0; idx < kTurned; ++idx) {
-        store(to + (input + 2 * idx) * kBlockCols + lane * 2, pairs[idx]);
+        store(to + (input + kPerWord * idx) * num_lanes + lane * kPerWord, words[idx]);
       }
     }
   }
-  for (int64_t input = num_whole; input < in_features; ++input) {
-    for (int64_t lane = 0; lane < kBlockCols; ++lane) {
-      to[input / 2 * 2 * kBlockCols + lane * 2 + input % 2] = from.at(lane, input);
+  const int64_t num_filled = (in_features + kPerWord - 1) / kPerWord * kPerWord;
+  for (int64_t input = num_whole; input < num_filled; ++input) {
+    for (int64_t lane = 0; lane < num_lanes; ++lane) {
+      to[input / kPerWord * kPerWord * num_lanes + lane * kPerWord + input % kPerWord] =
+          input < in_features ? at(lane, input) : Value{0};
     }
   }
+}
+
+// One value after the other, as kBf16 and kInt8 have it.
+template <class Value>
+inline void pack_block(const BlockedRows& blocked, int64_t block, const Value* all,
+                       int64_t in_features, Value* to) {
+  const BlockRows<Value> from(blocked, block, all, in_features);
+  const auto load_lane = [&](int64_t lane, int64_t input) {
+    return load_words32(from.rows[lane] == nullptr ? nullptr : from.rows[lane] + input);
+  };
+  const auto at = [&](int64_t lane, int64_t input) { return from.at(lane, input); };
+  pack_words<Value>(kBlockCols, in_features, load_lane, at, to);
+}
+
+// See kInt4.
+inline void pack_int4(const BlockRows<uint8_t>& from, int64_t in_features, uint8_t* to) {
+  const auto load_half = [&](int64_t lane, int64_t input) {
+    return load_words32(from.rows[lane] == nullptr ? nullptr : from.rows[lane] + input);
+  };
+  const auto load_lane = [&](int64_t lane, int64_t input) {
+    return join_halves(load_half(lane, input), load_half(kLanes + lane, input));
+  };
+  const auto at = [&](int64_t lane, int64_t input) {
+    return static_cast<uint8_t>(from.at(lane, input) | from.at(kLanes + lane, input) << 4);
+  };
+  pack_words<uint8_t>(kLanes, in_features, load_lane, at, to);
 }
 
 // Eight pairs of codes of a row, or zeros.
@@ -162,11 +189,20 @@ inline void pack_codes4(const BlockRows<uint8_t>& from, int64_t in_features, uin
 inline void pack_block_of_codes(Layout layout, const BlockedRows& blocked, int64_t block,
                                 const uint8_t* codes, int64_t in_features, uint8_t* to) {
   const BlockRows<uint8_t> from(blocked, block, codes, in_features);
-  if (layout == kCodes8) {
-    pack_codes8(from, in_features, to);
-  } else {
-    pack_codes4(from, in_features, to);
+  switch (layout) {
+    case kCodes8: return pack_codes8(from, in_features, to);
+    case kCodes4: return pack_codes4(from, in_features, to);
+    case kInt8: return pack_block(blocked, block, codes, in_features, to);
+    case kInt4: return pack_int4(from, in_features, to);
+    case kBf16: break;
   }
+}
+
+inline int64_t block_bytes(Layout layout, int64_t in_features) {
+  const int64_t num_inputs = layout == kInt8 || layout == kInt4 ? (in_features + 3) / 4 * 4
+                                                                : in_features;
+  const bool is_wide = layout == kCodes8 || layout == kInt8;
+  return num_inputs * kBlockCols / (is_wide ? 1 : 2);
 }
 
 }  // namespace jetflock

@@ -29,6 +29,10 @@ class RowReader {
       case kCodes4: return read_codes(scale, to, [&](int64_t at, int64_t group) {
         return code4(at, group);
       });
+      case kInt8:
+      case kInt4: return read_codes(scale, to, [&](int64_t at, int64_t group) {
+        return integer(at, group);
+      });
     }
   }
 
@@ -81,6 +85,22 @@ class RowReader {
     bf16 value;
     __builtin_memcpy(&value, linear_.code_book + (code & 31) * sizeof(bf16), sizeof(value));
     return to_float(value);
+  }
+
+  float integer(int64_t input, int64_t group) const {
+    const int64_t quad = block_ * linear_.num_quads() + input / 4;
+    const uint8_t* codes = static_cast<const uint8_t*>(linear_.weights);
+    int64_t code = -linear_.zero_point;
+    if (linear_.zeros != nullptr) {
+      code -= linear_.zeros[(block_ * linear_.num_groups() + group) * kBlockCols + lane_];
+    }
+    if (linear_.layout == kInt8) {
+      code += codes[(quad * kBlockCols + lane_) * 4 + input % 4];
+    } else {
+      const uint8_t both = codes[(quad * kLanes + lane_ % kLanes) * 4 + input % 4];
+      code += lane_ < kLanes ? both & 15 : both >> 4;
+    }
+    return static_cast<float>(code);
   }
 
   int element(int64_t input) const { return static_cast<int>(lane_ % kLanes * 2 + input % 2); }

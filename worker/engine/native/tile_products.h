@@ -1,25 +1,27 @@
 // Products of rows with a block of weights by AMX's tiles: the same, bit for bit, for any number of
-// rows. Each sum is taken over the inputs in their order, tile by tile of 32 inputs; groups of coded
-// weights begin with a tile of their own.
+// rows. Each sum is taken over the inputs in their order, tile by tile of 64 bytes of inputs; groups
+// of coded weights begin with a tile of their own.
 
 #pragma once
 
 #include "amx.h"
 #include "coded_products.h"
+#include "integer_products.h"
 #include "linear_weights.h"
 
 namespace jetflock {
 
 constexpr int kPassRows = 2 * kTileRows;  // of two tiles, which share the tiles of weights
-constexpr int kTilePrefetchPairs = 24;
+constexpr int kTilePrefetchWords = 24;
 
 // Tiles 0 to 3: the sums of the upper and the lower rows, left and right columns; 4 and 5: inputs of
 // the upper and the lower rows; 6 and 7: weights of the left and the right columns.
 enum TileId : int { kSums = 0, kInputs = 4, kLeft = 6, kRight = 7 };
 
 // Up to kPassRows rows of inputs.
+template <class Value>
 struct PassRows {
-  const bf16* values;
+  const Value* values;
   int64_t in_features;
   int num_rows;
 
@@ -34,22 +36,17 @@ struct PassRows {
         config.set(tile, rows);
       }
     }
-    config.set(kLeft, kTilePairs);
-    config.set(kRight, kTilePairs);
+    config.set(kLeft, kTileWords);
+    config.set(kRight, kTileWords);
     return config;
   }
 };
 
-// A tile's weights: [kTilePairs][kBlockCols][2].
-struct TileWeights {
-  alignas(64) bf16 values[kTilePairs * 2 * kBlockCols];
-};
-
-// kHalves: 2 where there are lower rows.
-template <class Tiles, int kHalves>
+// Sums of bfloat16 are float, those of int8_t int32_t. kHalves: 2 where there are lower rows.
+template <class Tiles, int kHalves, class Value>
 class TilePass {
  public:
-  TilePass(Tiles& tiles, const PassRows& rows) : tiles_(tiles), rows_(rows) {}
+  TilePass(Tiles& tiles, const PassRows<Value>& rows) : tiles_(tiles), rows_(rows) {}
 
   void zero() {
     tiles_.template zero<kSums>();
@@ -61,7 +58,8 @@ class TilePass {
   }
 
   // sums: [kPassRows][kBlockCols].
-  void load(const float* sums) {
+  template <class Sum>
+  void load(const Sum* sums) {
     tiles_.template load<kSums>(sums, kStride);
     tiles_.template load<kSums + 1>(sums + kLanes, kStride);
     if constexpr (kHalves == 2) {
@@ -70,7 +68,8 @@ class TilePass {
     }
   }
 
-  void store(float* sums) {
+  template <class Sum>
+  void store(Sum* sums) {
     tiles_.template store<kSums>(sums, kStride);
     tiles_.template store<kSums + 1>(sums + kLanes, kStride);
     if constexpr (kHalves == 2) {
@@ -79,75 +78,79 @@ class TilePass {
     }
   }
 
-  // Adds the products of inputs [first, first + count) with their weights: [count / 2][kBlockCols][2].
-  void add(int64_t first, int64_t count, const bf16* weights) {
+  // Adds the products of inputs [first, first + count), whole words, with their weights:
+  // [num_words][kBlockCols][kPerWord].
+  void add(int64_t first, int64_t count, const Value* weights) {
     for (int64_t at = 0; at < count; at += kTileInputs) {
-      const bf16* tile = weights + at * kBlockCols;
+      const Value* tile = weights + at * kBlockCols;
       if (count - at >= kTileInputs) {
-        prefetch_tile(tile + kTilePrefetchPairs * 2 * kBlockCols);
+        prefetch_tile(tile + kTilePrefetchWords * kPerWord * kBlockCols);
         add_tile(first + at, tile);
       } else {
         // Of inputs that follow the last, the weights are zero.
-        TileWeights padded = {};
-        std::memcpy(padded.values, tile, (count - at) * kBlockCols * sizeof(bf16));
-        add_tile(first + at, padded.values);
+        alignas(64) Value padded[kTileInputs * kBlockCols] = {};
+        std::memcpy(padded, tile, (count - at) * kBlockCols * sizeof(Value));
+        add_tile(first + at, padded);
       }
     }
   }
 
  private:
-  static constexpr int64_t kStride = kBlockCols * sizeof(float);
-  static constexpr int64_t kPairStride = 2 * kBlockCols * sizeof(bf16);
+  static constexpr int64_t kPerWord = kWordBytes / sizeof(Value);
+  static constexpr int64_t kTileInputs = kTileWords * kPerWord;
+  static constexpr int64_t kStride = kBlockCols * kWordBytes;  // of sums, as of weights
 
-  static void prefetch_tile(const bf16* weights) {
-    for (int line = 0; line < 2 * kTilePairs; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(weights + line * kBlockCols), _MM_HINT_T0);
+  static void prefetch_tile(const Value* weights) {
+    const char* from = reinterpret_cast<const char*>(weights);
+    for (int row = 0; row < kTileWords; ++row) {
+      _mm_prefetch(from + row * kStride, _MM_HINT_T0);
+      _mm_prefetch(from + row * kStride + kTileRowBytes, _MM_HINT_T0);
     }
   }
 
-  void add_tile(int64_t first, const bf16* weights) {
+  void add_tile(int64_t first, const Value* weights) {
     load_inputs<0>(first, rows_.upper());
     if constexpr (kHalves == 2) load_inputs<1>(first, rows_.lower());
-    tiles_.template load<kLeft>(weights, kPairStride);
-    tiles_.template multiply<kSums, kInputs, kLeft>();
-    if constexpr (kHalves == 2) tiles_.template multiply<kSums + 2, kInputs + 1, kLeft>();
-    tiles_.template load<kRight>(weights + kBlockCols, kPairStride);
-    tiles_.template multiply<kSums + 1, kInputs, kRight>();
-    if constexpr (kHalves == 2) tiles_.template multiply<kSums + 3, kInputs + 1, kRight>();
+    tiles_.template load<kLeft>(weights, kStride);
+    tiles_.template multiply<Value, kSums, kInputs, kLeft>();
+    if constexpr (kHalves == 2) tiles_.template multiply<Value, kSums + 2, kInputs + 1, kLeft>();
+    tiles_.template load<kRight>(weights + kLanes * kPerWord, kStride);
+    tiles_.template multiply<Value, kSums + 1, kInputs, kRight>();
+    if constexpr (kHalves == 2) tiles_.template multiply<Value, kSums + 3, kInputs + 1, kRight>();
   }
 
   // What follows the end of a row is the next one's, and must not be read.
   template <int kHalf>
   void load_inputs(int64_t first, int num_rows) {
-    const bf16* from = rows_.values + kHalf * kTileRows * rows_.in_features + first;
+    const Value* from = rows_.values + kHalf * kTileRows * rows_.in_features + first;
     const int64_t count = rows_.in_features - first;
     if (count >= kTileInputs) {
-      tiles_.template load<kInputs + kHalf>(from, rows_.in_features * sizeof(bf16));
+      tiles_.template load<kInputs + kHalf>(from, rows_.in_features * sizeof(Value));
       return;
     }
     Tile padded = {};
     for (int row = 0; row < num_rows; ++row) {
-      std::memcpy(padded.bytes[row], from + row * rows_.in_features, count * sizeof(bf16));
+      std::memcpy(padded.bytes[row], from + row * rows_.in_features, count * sizeof(Value));
     }
     tiles_.template load<kInputs + kHalf>(padded.bytes, kTileRowBytes);
   }
 
   Tiles& tiles_;
-  const PassRows& rows_;
+  const PassRows<Value>& rows_;
 };
 
 // Calls `call` with a pass for each kPassRows of the rows, and with the first of them.
-template <class Tiles, class Call>
-inline void for_each_pass(Tiles& tiles, const bf16* rows, int64_t in_features, int64_t num_rows,
+template <class Tiles, class Value, class Call>
+inline void for_each_pass(Tiles& tiles, const Value* rows, int64_t in_features, int64_t num_rows,
                           const Call& call) {
   for (int64_t row = 0; row < num_rows; row += kPassRows) {
-    const PassRows pass{rows + row * in_features, in_features,
+    const PassRows<Value> pass{rows + row * in_features, in_features,
                         static_cast<int>(std::min<int64_t>(kPassRows, num_rows - row))};
     tiles.configure(pass.config());
     if (pass.lower() > 0) {
-      call(TilePass<Tiles, 2>(tiles, pass), row, pass.num_rows);
+      call(TilePass<Tiles, 2, Value>(tiles, pass), row, pass.num_rows);
     } else {
-      call(TilePass<Tiles, 1>(tiles, pass), row, pass.num_rows);
+      call(TilePass<Tiles, 1, Value>(tiles, pass), row, pass.num_rows);
     }
   }
   tiles.release();
@@ -205,7 +208,7 @@ inline void multiply_codes_by_tiles(const Linear& linear, long block, const Inpu
                   block * linear.in_features / 2 * Codes::kPairBytes,
               linear.code_book);
   BlockSums groups;
-  alignas(64) bf16 decoded[(kDecodedInputs + 2 * kTilePrefetchPairs) * kBlockCols];
+  alignas(64) bf16 decoded[(kDecodedInputs + 2 * kTilePrefetchWords) * kBlockCols];
   std::fill_n(totals.values[0], num_rows * kBlockCols, 0.0f);
   for (int64_t begin = 0; begin < linear.in_features; begin += kDecodedInputs) {
     const int64_t end = std::min(begin + kDecodedInputs, linear.in_features);
@@ -232,10 +235,70 @@ inline void multiply_codes_by_tiles(const Linear& linear, long block, const Inpu
   }
 }
 
+// [num_quads][kLanes][4] bytes with two integers each to [num_quads][kBlockCols][4].
+inline void widen_halves(const uint8_t* halves, int64_t num_quads, uint8_t* to) {
+  constexpr int kHalfBytes = 4 * kLanes;
+  for (int64_t quad = 0; quad < num_quads; ++quad, halves += kHalfBytes, to += 2 * kHalfBytes) {
+    for (int at = 0; at < kHalfBytes; ++at) {
+      to[at] = halves[at] & 15;
+      to[kHalfBytes + at] = halves[at] >> 4;
+    }
+  }
+}
+
+// Part by part: the sums of a span that a part's end divides wait in memory.
+template <class Tiles, Layout kLayout>
+inline void multiply_integers_by_tiles(const Linear& linear, long block, const InputRows& inputs,
+                                       int64_t num_rows, BlockSums& totals) {
+  Tiles tiles;
+  const IntegerWeights<kLayout> weights(linear, block);
+  const int64_t row_codes = linear.num_quads() * 4, num_spans = linear.num_spans();
+  alignas(64) int32_t sums[kSlabRows][kBlockCols];
+  alignas(64) uint8_t widened[(kDecodedInputs + 4 * kTilePrefetchWords) * kBlockCols];
+  std::fill_n(totals.values[0], num_rows * kBlockCols, 0.0f);
+  for (int64_t begin = 0; begin < linear.in_features; begin += kDecodedInputs) {
+    const int64_t end = std::min(begin + kDecodedInputs, linear.in_features);
+    const uint8_t* part = weights.at(begin / 4);
+    if constexpr (kLayout == kInt4) {
+      widen_halves(part, (end - begin + 3) / 4, widened);
+      part = widened;
+    }
+    for_each_pass(tiles, inputs.codes, row_codes, num_rows,
+                  [&](auto pass, int64_t first_row, int num_pass_rows) {
+      for_each_span(linear.in_features, linear.span_size, begin, end, [&](const Span& span) {
+        const int64_t num_codes = (span.num_inputs + 3) / 4 * 4;
+        if (span.begins_group) {
+          pass.zero();
+        } else {
+          pass.load(sums[first_row]);
+        }
+        pass.add(span.first_input, num_codes,
+                 reinterpret_cast<const int8_t*>(part) + (span.first_input - begin) * kBlockCols);
+        pass.store(sums[first_row]);
+        if (!span.ends_group) return;
+        const SpanColumns columns(linear, block, span.group);
+        for (int64_t row = first_row; row < first_row + num_pass_rows; ++row) {
+          const int64_t at = row * num_spans + span.group;
+          float* to = totals.values[row];
+          RowTotals added = {load(to), load(to + kLanes)};
+          columns.add({load_ints(sums[row]), load_ints(sums[row] + kLanes)}, inputs.scales[at],
+                      inputs.code_sums[at], added);
+          store(to, added.of[0]);
+          store(to + kLanes, added.of[1]);
+        }
+      });
+    });
+  }
+}
+
 template <class Tiles>
 inline void multiply_by_tiles(const Linear& linear, long block, const InputRows& inputs,
                               int64_t num_rows, BlockSums& sums) {
-  if (linear.layout == kBf16) {
+  if (linear.layout == kInt8) {
+    multiply_integers_by_tiles<Tiles, kInt8>(linear, block, inputs, num_rows, sums);
+  } else if (linear.layout == kInt4) {
+    multiply_integers_by_tiles<Tiles, kInt4>(linear, block, inputs, num_rows, sums);
+  } else if (linear.layout == kBf16) {
     multiply_dense_by_tiles<Tiles>(linear, block, inputs.values, num_rows, sums);
   } else if (linear.layout == kCodes8) {
     multiply_codes_by_tiles<Tiles, Codes8>(linear, block, inputs, num_rows, sums);

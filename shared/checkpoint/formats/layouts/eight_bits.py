@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.checkpoint.formats.linear_format import bits_in_codes
+from shared.checkpoint.formats.linear_format import InputRounding, bits_in_codes
 from shared.checkpoint.formats.tensor_heads import WeightHeads
 from shared.checkpoint.weights.plain_tensors import PLAIN_DTYPES
 
 FP8, INT8 = "F8_E4M3", "I8"
+INPUT_SCALE = ".input_scale"  # of a module
 WHOLE = 0  # of a block: as many as there are
 _SCALE_DTYPES = (*sorted(PLAIN_DTYPES), "F8_E8M0", "U8")
 
@@ -24,6 +25,7 @@ class EightBits:
     scales: tuple[str, ...]  # suffixes of the scales: one of them is there
     block: tuple[int, int]  # rows and columns that share a scale
     zero: str = ""  # suffix of the zero points; empty: there are none
+    inputs: InputRounding | None = None  # None: they are in 16 bits
 
     marker = ""
     ending = ""
@@ -56,6 +58,8 @@ class EightBits:
         heads.expect(self.scale_suffix(heads), _SCALE_DTYPES, *shapes)
         if self.zero and heads.has(self.zero):
             heads.expect(self.zero, ("I8",), *shapes)
+        if self.inputs is not None and self.inputs.is_static:
+            of_module(heads).expect(INPUT_SCALE, _SCALE_DTYPES, (), (1,))
         return shape
 
     def scale_suffix(self, heads: WeightHeads) -> str:
@@ -79,3 +83,8 @@ class EightBits:
             if len(shape) == 2:
                 shapes.append((1,))
         return shapes
+
+
+def of_module(heads: WeightHeads) -> WeightHeads:
+    """Tensors beside the weight."""
+    return WeightHeads(heads.stem.removesuffix(".weight"), heads.heads)

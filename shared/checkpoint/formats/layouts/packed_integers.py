@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.checkpoint.formats.linear_format import bits_in_codes, name_of_integers
+from shared.checkpoint.formats.linear_format import (
+    InputRounding,
+    bits_in_codes,
+    name_of_integers,
+)
 from shared.checkpoint.formats.tensor_heads import WeightHeads
 from shared.checkpoint.weights.plain_tensors import PLAIN_DTYPES
 
@@ -20,6 +24,7 @@ class PackedIntegers:
     num_bits: int  # 4 or 8
     group_size: int | None  # columns; None: a whole row
     is_symmetric: bool
+    inputs: InputRounding | None = None  # None: they are in 16 bits
 
     marker = PACKED
     ending = ""

@@ -14,7 +14,7 @@ from shared.checkpoint.formats.layouts.four_bit_floats import (
     PackedMxfp4,
 )
 from shared.checkpoint.formats.layouts.packed_integers import PackedIntegers
-from shared.checkpoint.formats.linear_format import LinearFormat
+from shared.checkpoint.formats.linear_format import InputRounding, LinearFormat
 from shared.checkpoint.formats.methods.group_size import group_size_of
 from shared.checkpoint.formats.quantization import FormatRule, Quantization, check_pattern
 from shared.checkpoint.formats.section import Section
@@ -44,7 +44,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     targets: tuple[str, ...]
     weights: Weights | None = None
-    input_activations: Any = None  # activations are not quantised here
+    input_activations: Any = None
     output_activations: Any = None
     format: str | None = None
 
@@ -76,7 +76,7 @@ def read_compressed_tensors(section: Section) -> Quantization | None:
         if value:
             raise section.error(f"{name} is not supported")
     rules = tuple(
-        FormatRule(_format(section, group.weights, group.format or config.format), group.targets)
+        FormatRule(_format(section, group, group.weights, config.format), group.targets)
         for group in config.config_groups.values()
         if group.weights is not None
     )
@@ -90,16 +90,20 @@ def read_compressed_tensors(section: Section) -> Quantization | None:
     return Quantization("compressed-tensors", rules, ignore)
 
 
-def _format(section: Section, weights: Weights, name: str) -> LinearFormat:
+def _format(section: Section, group: Group, weights: Weights, default: str) -> LinearFormat:
+    name, inputs = group.format or default, _inputs(group.input_activations)
     if weights.dynamic:
         raise section.error("weights with dynamic scales are not supported")
     kind = weights.type, weights.num_bits
     if name in _BYTES and kind in (("int", 8), ("float", 8)):
         dtype = INT8 if weights.type == "int" else FP8
         zero = "" if weights.symmetric else "_zero_point"
-        return EightBits(dtype, ("_scale",), _block(section, weights), zero)
+        inputs = inputs if dtype == INT8 else None
+        return EightBits(dtype, ("_scale",), _block(section, weights), zero, inputs)
     if name == "pack-quantized" and weights.type == "int" and weights.num_bits in (4, 8):
-        return PackedIntegers(weights.num_bits, _row_group(section, weights), weights.symmetric)
+        rounded = None if inputs is None or inputs.is_static else inputs
+        group_size = _row_group(section, weights)
+        return PackedIntegers(weights.num_bits, group_size, weights.symmetric, rounded)
     if name == "nvfp4-pack-quantized" and (*kind, weights.group_size) == ("float", 4, NVFP4_BLOCK):
         return Nvfp4("_packed", "_global_scale", is_divisor=True)
     if name == "mxfp4-pack-quantized" and (*kind, weights.group_size) == ("float", 4, MXFP4_BLOCK):
@@ -108,6 +112,24 @@ def _format(section: Section, weights: Weights, name: str) -> LinearFormat:
         f"weights of type {weights.type} in {weights.num_bits} bits, stored as {name!r}, are not "
         "supported"
     )
+
+
+def _inputs(told: Any) -> InputRounding | None:
+    """None where they stay in 16 bits: they are to be in others than integers of 8 bits around
+    zero, or rounded in a way that we do not know.
+    """
+    if not isinstance(told, dict) or not told.get("symmetric", True):
+        return None
+    if (told.get("type", "int"), told.get("num_bits", 8)) != ("int", 8):
+        return None
+    match told.get("dynamic", False), told.get("strategy"):
+        case True, "token" | "tensor" | None:
+            return InputRounding()
+        case True, "group" if isinstance(size := told.get("group_size"), int) and size > 0:
+            return InputRounding(size)
+        case False, "tensor" | None:
+            return InputRounding(is_static=True)
+    return None
 
 
 def _block(section: Section, weights: Weights) -> tuple[int, int]:

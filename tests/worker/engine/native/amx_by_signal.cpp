@@ -50,6 +50,22 @@ void multiply(int to, int rows, int columns) {
   }
 }
 
+void multiply_integers(int to, int rows, int columns) {
+  Machine& m = machine;
+  for (int row = 0; row < m.config.num_rows[rows]; ++row) {
+    for (int col = 0; col < m.config.row_bytes[columns] / 4; ++col) {
+      uint8_t* place = &m.tiles[to][row][4 * col];
+      uint32_t sum;
+      std::memcpy(&sum, place, sizeof(sum));
+      for (int at = 0; at < m.config.row_bytes[rows]; ++at) {
+        const int input = static_cast<int8_t>(m.tiles[rows][row][at]);
+        sum += input * int{m.tiles[columns][at / 4][4 * col + at % 4]};
+      }
+      std::memcpy(place, &sum, sizeof(sum));
+    }
+  }
+}
+
 // Registers by their numbers in instructions.
 constexpr int kRegisters[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
                                 REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
@@ -94,7 +110,9 @@ void on_illegal(int, siginfo_t*, void* context) {
   const int tile = code[4] >> 3 & 7;
   const Operand operand(code, registers);
   int size = 4 + (has_memory ? operand.size : 1);
-  if (opcode == 0x5c && prefix == 2) {
+  if (opcode == 0x5e && prefix == 2) {
+    multiply_integers(tile, code[4] & 7, last);
+  } else if (opcode == 0x5c && prefix == 2) {
     multiply(tile, code[4] & 7, last);
   } else if (opcode == 0x49 && prefix == 0 && has_memory) {
     std::memcpy(&m.config, operand.base, sizeof(m.config));

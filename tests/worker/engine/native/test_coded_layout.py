@@ -14,6 +14,7 @@ COLUMNS = 64
 def numbers_of(layout: CodedLayout) -> torch.Tensor:
     """What its codes stand for, before they are scaled."""
     codes = layout.codes.to(torch.int64)
+    assert layout.code_book is not None
     if layout.layout == CODES4:
         book = layout.code_book.view(torch.bfloat16).float()
         if layout.zeros is None:

@@ -218,15 +218,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_rounded(tmp_path_factory.mktemp("tiny"), "qwen3")
 
 
-def run_both_ways(path: Path, kernel_set: KernelSet) -> Rig:
+def run_both_ways(path: Path, kernel_set: KernelSet, **config: Any) -> Rig:
     """A request alone and in company, in chunks of 16 and of 512 tokens: the same bits."""
     subject = make_add(1, random_prompt(137, seed=1), max_tokens=24, ignore_eos=True)
     company = [
         make_add(run_id, random_prompt(length, run_id), max_tokens=8 * run_id, ignore_eos=True)
         for run_id, length in enumerate([1, 16, 90, 290, 33], start=2)
     ]
-    alone = native_rig(path, cpu_kernels=kernel_set.name, max_step_tokens=16)
-    together = native_rig(path, cpu_kernels=kernel_set.name, num_threads=2, num_kv_tokens=4096)
+    config["cpu_kernels"] = kernel_set.name
+    alone = native_rig(path, max_step_tokens=16, **config)
+    together = native_rig(path, num_threads=2, num_kv_tokens=4096, **config)
     tokens = alone.run(subject)[1]
     assert together.run(*company[:2], subject, *company[2:])[1] == tokens
     keys = [key for key in together.logits if key[0] == 1]
@@ -264,7 +265,7 @@ def as_of(monkeypatch: pytest.MonkeyPatch, **capabilities: bool) -> None:
 def test_the_next_set_is_taken_where_the_best_cannot_be_used(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_of(monkeypatch, amx_tile=True, amx_bf16=True)
+    as_of(monkeypatch, amx_tile=True, amx_bf16=True, amx_int8=True)
     assert native_rig(tiny).loop._ready.kernel_set == "avx512-bf16"
     with pytest.raises(
         ConfigError, match="cpu_kernels=amx-bf16 is not possible: this system does not keep"

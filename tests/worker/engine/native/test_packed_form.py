@@ -51,15 +51,18 @@ def make_checkpoint(kind: str, tmp_path: Path) -> Path:
     return save_quantized(path, tmp_path / "quantized", kind)
 
 
-@pytest.mark.parametrize("kind", ["gptq", "fp8 by tensor", "gguf", "16 bits"])
-def test_bits_are_the_same(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "activations"),
+    [(kind, "auto") for kind in ("gptq", "fp8 by tensor", "gguf", "16 bits")] + [("gguf", "int8")],
+)
+def test_bits_are_the_same(kind: str, activations: str, tmp_path: Path) -> None:
     path, folder = make_checkpoint(kind, tmp_path), tmp_path / "cache"
-    plain = native_rig(path)
+    plain = native_rig(path, cpu_activations=activations)
     expected = bits_of(plain)
-    assert torch.equal(bits_of(packed_rig(path, folder)), expected)
+    assert torch.equal(bits_of(packed_rig(path, folder, cpu_activations=activations)), expected)
     (file,) = files_in(folder)
     built = file.stat().st_ino
-    again = packed_rig(path, folder)
+    again = packed_rig(path, folder, cpu_activations=activations)
     assert torch.equal(bits_of(again), expected)
     assert [each.stat().st_ino for each in files_in(folder)] == [built], "it was built once"
     assert weights_of(again).coded_share == weights_of(plain).coded_share
@@ -83,7 +86,9 @@ def test_damage_is_counted_and_other_settings_have_files_of_their_own(tmp_path: 
         assert torch.equal(bits_of(rig), expected)
     coded = packed_rig(path, folder, quantization="int8")
     assert not torch.equal(bits_of(coded), expected)
-    assert len(files_in(folder)) == 2
+    rounded = packed_rig(path, folder, quantization="int8", cpu_activations="int8")
+    assert not torch.equal(bits_of(rounded), bits_of(coded))
+    assert len(files_in(folder)) == 3
     assert not packed_rig(path, folder).loop._ready.num_packed_failures
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from shared.checkpoint.formats.layouts.eight_bits import EightBits
-from worker.engine.formats.scaled_weight import ScaledWeight
+from shared.checkpoint.formats.layouts.eight_bits import INPUT_SCALE, EightBits, of_module
+from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
 from worker.engine.formats.stored.bit_packing import powers_of_two
 from worker.engine.formats.weight_parts import WeightParts
 
@@ -29,4 +29,17 @@ def load_eight_bits(layout: EightBits, parts: WeightParts) -> ScaledWeight:
         layout.block[0] or rows,
         layout.block[1] or columns,
         None if zeros is None else zeros.reshape(grid),
+        inputs=_inputs(layout, parts),
     )
+
+
+def _inputs(layout: EightBits, parts: WeightParts) -> InputCodes | None:
+    if layout.inputs is None:
+        return None
+    if not layout.inputs.is_static:
+        return InputCodes(layout.inputs.size)
+    beside = WeightParts(of_module(parts.heads), parts.files)
+    scale = beside.scales(INPUT_SCALE).item()
+    if scale <= 0.0:
+        raise parts.error(f"has {scale} in {beside.stem + INPUT_SCALE!r}, which is not above 0")
+    return InputCodes(scale=scale)

@@ -12,7 +12,7 @@ from shared.checkpoint.formats.layouts.packed_integers import (
     ZERO,
     PackedIntegers,
 )
-from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
 from worker.engine.formats.stored.bit_packing import unpack_words
 from worker.engine.formats.weight_parts import WeightParts
 
@@ -34,4 +34,5 @@ def load_packed_integers(layout: PackedIntegers, parts: WeightParts) -> ScaledWe
         layout.group_size or columns,
         None if zeros is None else zeros.to(torch.float32) - half,
         groups=parts.groups(GROUPS, scales.shape[-1], layout.group_size),
+        inputs=None if layout.inputs is None else InputCodes(layout.inputs.size),
     )
