@@ -74,7 +74,11 @@ class DecodeStatus:
         self.claimed_at = 0.0  # by the monotonic clock, when it was read here
         self.reply: SealedReply | None = None
         self.was_ended = False  # by an `end`, not by its writer
-        self._has_failed = False  # its finish is not in the log
+        self.told_at = 0.0  # when the log was told last what it takes: by the broker, as the next
+        self.untold_s = 0.0  # from there to an `end` that says nothing of it
+        self.place = 0  # of its end in the log; 0: it is not there
+        self.ended_at = 0.0
+        self.has_failed = False  # its finish is not in the log
         self.nakked_epoch = 0
         self.is_dirty = False
         self.is_finishing = False  # its finish chunk was sent, DONE is being written
@@ -122,16 +126,20 @@ class DecodeStatus:
     @property
     def is_for_us_to_ack(self) -> bool:
         """Whether the log says that it is over, and its worker leaves it to us to acknowledge."""
-        is_over = self.fold.finish is not None and not self._has_failed
+        is_over = self.fold.finish is not None and not self.has_failed
         return is_over and self.claim is not None and self.claim.is_acked_by_reader
 
     # Reading the log
 
-    def apply_record(self, seq: int, record: OwnershipRecord) -> None:
-        was_finished = self.fold.finish is not None
+    def apply_record(self, seq: int, record: OwnershipRecord, time_s: float = 0.0) -> None:
+        """`time_s`: when it was stored, in unix seconds."""
+        was_finished, was_held = self.fold.finish is not None, bool(self.fold.writer)
         self.fold.apply_record(seq, record)
         if was_finished:
             return
+        if isinstance(record, End) and record.cost is None and was_held:
+            self.untold_s = max(0.0, time_s - self.told_at)
+        self.told_at = time_s
         if isinstance(record, Claim):
             self.claim = record
             self.num_claims += 1
@@ -170,7 +178,7 @@ class DecodeStatus:
         """End it for a reason outside the log, unless it has ended."""
         if self.fold.finish is None:
             self.fold.finish = finish
-            self._has_failed = True
+            self.has_failed = True
 
     # Text
 

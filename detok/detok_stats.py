@@ -18,6 +18,7 @@ _HELP = {
     "fenced_entries": "Entries of a past epoch, ignored.",
     "holes": "Entries ahead of what precedes them, ignored until resent.",
     "done_written": "Finished results stored.",
+    "bills": "Bills stored.",
     "acks": "Requests that were over, taken out of the queue.",
     "naks": "Requests of dead workers handed back to the queue.",
     "replays": "Replay requests answered.",
@@ -36,6 +37,7 @@ class DetokStats:
     fenced_entries: int = 0
     holes: int = 0
     done_written: int = 0
+    bills: int = 0
     acks: int = 0
     naks: int = 0
     replays: int = 0

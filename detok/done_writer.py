@@ -7,11 +7,13 @@ import contextlib
 
 import nats.errors
 
+from detok.bill_writer import bill_of
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from shared.broker.piece_chain import PieceChain
 from shared.cluster import Cluster
 from shared.errors import BrokerError, CasConflict, LimitReached, ProtocolError
+from shared.protocol.bills import Bill
 from shared.protocol.codec import decode, encode
 from shared.protocol.notices import TenantCost
 from shared.protocol.text import Done
@@ -38,8 +40,8 @@ class DoneWriter:
         self._results = PieceChain(cluster.js, cluster.subjects.results_stream)
         self._responses = PieceChain(cluster.js, cluster.subjects.responses_stream)
 
-    async def write(self, status: DecodeStatus) -> None:
-        """Return when the result is stored, by us or by another.
+    async def write(self, status: DecodeStatus) -> bool:
+        """Return when the result is stored; whether by us.
 
         In its response first, but DONE does not wait for a store of responses that is full or away.
         """
@@ -47,14 +49,16 @@ class DoneWriter:
         payload = encode(done_of(status))
         kept_at = 0 if status.reply is None else status.reply.kept_at
         is_kept = not kept_at or await self._keep_at_once(rid, payload, kept_at)
-        if await self._store(self._results, subjects.done(rid), rid, payload, 0):
+        is_ours = await self._store(self._results, subjects.done(rid), rid, payload, 0)
+        if is_ours:
             self._stats.done_written += 1
             await self._tell_cost(status)
         if not is_kept:
             await self._keep(rid, payload, kept_at)
+        return is_ours
 
-    async def keep_done(self, rid: str, payload: bytes) -> None:
-        """Return when the response of a stored DONE has that result.
+    async def keep_done(self, rid: str, payload: bytes) -> Bill | None:
+        """Return when the response of a stored DONE has that result; the bill that it bears.
 
         Who wrote DONE may have died while it waited for room in the store of responses.
         """
@@ -62,9 +66,10 @@ class DoneWriter:
             done = decode(Done, payload)
         except ProtocolError as exc:
             log.error("done_unreadable", rid=rid, error=str(exc))
-            return
+            return None
         if done.reply is not None and done.reply.kept_at:
             await self._keep(rid, payload, done.reply.kept_at)
+        return done.bill
 
     async def _tell_cost(self, status: DecodeStatus) -> None:
         """Once for each request: who stores the result tells what it has cost."""
@@ -134,4 +139,5 @@ def done_of(status: DecodeStatus) -> Done:
         reply=status.reply,
         logprobs=bytes(status.fold.logprobs),
         prompt_logprobs=status.fold.prompt_logprobs,
+        bill=bill_of(status),
     )

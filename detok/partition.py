@@ -11,6 +11,7 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
+from detok.bill_writer import BillWriter, bill_of
 from detok.decode_spans import DecodeSpans
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
@@ -74,6 +75,8 @@ class Partition:
         self._requests: dict[str, DecodeStatus] = {}
         self._unknown: dict[str, UnknownRequest] = {}
         self._settled = SettledRequests()
+        self._bills = BillWriter(services.cluster, self.number, services.stats)
+        self._unbilled: dict[str, int] = {}  # where they seem to have ended: it is being read
         self._untold = UntoldText(services.tokenizers, self._finish)
         self._waiting = WaitingSubjects()
         self._reads = asyncio.Semaphore(_MAX_READS_AT_ONCE)
@@ -124,7 +127,19 @@ class Partition:
             floor = min(floor, status.rebuild_point.seq)
         for unknown in self._unknown.values():
             floor = min(floor, unknown.seq)
-        return floor
+        return floor if self._bills.floor is None else min(floor, self._bills.floor)
+
+    def _billed_to(self) -> int | None:
+        """Up to there, whoever has ended is among the bills."""
+        if self._reader is None or not self.may_publish:
+            return None
+        open_ends = [*self._unbilled.values(), *(each.seq for each in self._unknown.values())]
+        return min([self._reader.next_seq, *open_ends]) - 1
+
+    def _bill(self, status: DecodeStatus, place: int, time_s: float) -> None:
+        """Its end is in the log there."""
+        status.place, status.ended_at = place, time_s
+        self._bills.add(bill_of(status), status.rebuild_point.seq)
 
     # Running
 
@@ -150,6 +165,7 @@ class Partition:
                 self._tasks = tasks
                 tasks.create_task(self._reader.run())
                 tasks.create_task(floor_keeper.run(self._floor))
+                tasks.create_task(self._bills.run(self._billed_to))
                 tasks.create_task(self._check_partial())
                 try:
                     await asyncio.Event().wait()  # until cancelled, or one of them failed
@@ -206,7 +222,7 @@ class Partition:
             if status is None:
                 self._on_unknown_entry(seq, worker, entry)
             else:
-                self._apply_entry(status, seq, worker, entry)
+                self._apply_entry(status, seq, worker, entry, self._time_s)
 
     def _on_unreadable_entry(self, subject: str, seq: int, error: ProtocolError) -> None:
         self._services.cluster.malformed.note(subject, error)
@@ -215,20 +231,20 @@ class Partition:
     def _on_record(self, seq: int, rid: str, record: OwnershipRecord) -> None:
         status = self._requests.get(rid)
         if status is not None:
-            self._apply_record(status, seq, record)
+            self._apply_record(status, seq, record, self._time_s)
         elif rid in self._unknown:
-            self._unknown[rid].seen.append(SeenRecord(seq, record))
+            self._unknown[rid].seen.append(SeenRecord(seq, record, self._time_s))
         elif record.prev == 0 and not isinstance(record, Release):
             self._settled.forget(rid)
             status = self._add(DecodeStatus(rid, seq))
-            self._apply_record(status, seq, record)
+            self._apply_record(status, seq, record, self._time_s)
         elif rid not in self._settled:
-            self._meet(rid, seq, SeenRecord(seq, record))
+            self._meet(rid, seq, SeenRecord(seq, record, self._time_s))
 
     def _on_unknown_entry(self, seq: int, worker: str, entry: TokenEntry) -> None:
         rid = entry.rid
         if rid in self._unknown:
-            self._unknown[rid].seen.append(SeenEntry(seq, worker, entry))
+            self._unknown[rid].seen.append(SeenEntry(seq, worker, entry, self._time_s))
         elif (settled := self._settled.get(rid)) is not None:
             if settled.is_stale(entry.epoch):
                 self._on_stale_entry(settled.pool, worker, entry)
@@ -239,7 +255,7 @@ class Partition:
                 self._told_seq = seq
                 log.warning("entry_in_wrong_partition", rid=rid[:32], worker=worker, seq=seq)
         else:
-            self._meet(rid, seq, SeenEntry(seq, worker, entry))
+            self._meet(rid, seq, SeenEntry(seq, worker, entry, self._time_s))
 
     # Folding
 
@@ -250,11 +266,13 @@ class Partition:
             status.add_subject(subject)
         return status
 
-    def _apply_record(self, status: DecodeStatus, seq: int, record: OwnershipRecord) -> None:
+    def _apply_record(
+        self, status: DecodeStatus, seq: int, record: OwnershipRecord, time_s: float
+    ) -> None:
         fold, old_claim = status.fold, status.claim
         old_epoch, old_writer = fold.epoch, fold.writer
         was_finished = fold.finish is not None
-        status.apply_record(seq, record)
+        status.apply_record(seq, record, time_s)
         if was_finished:
             return
         if isinstance(record, Claim):
@@ -263,23 +281,27 @@ class Partition:
                 self._services.notices.send(old_claim.pool, fold.rid, old_epoch, old_writer)
             self._services.worker_watch.note_claim(record.worker)
         elif isinstance(record, End):
-            self._on_finish(status, seq)
+            self._on_finish(status, seq, time_s)
 
-    def _apply_entry(self, status: DecodeStatus, seq: int, worker: str, entry: TokenEntry) -> None:
+    def _apply_entry(
+        self, status: DecodeStatus, seq: int, worker: str, entry: TokenEntry, time_s: float
+    ) -> None:
         fold = status.fold
         was_finished = fold.finish is not None
         num_new = status.apply_entry(seq, worker, entry)
+        if entry.cost is not None and entry.cost is fold.cost:
+            status.told_at = time_s
         if num_new:
             self._stats.tokens += num_new
         elif fold.finish is None or was_finished:
-            self._on_nothing_new(status, seq, worker, entry)
+            self._on_nothing_new(status, seq, worker, entry, time_s)
         if fold.finish is not None and not was_finished:
-            self._on_finish(status, seq)
+            self._on_finish(status, seq, time_s)
         elif num_new and not status.is_dirty and status.is_worth_a_look:
             self._mark_dirty(status)
 
     def _on_nothing_new(
-        self, status: DecodeStatus, seq: int, worker: str, entry: TokenEntry
+        self, status: DecodeStatus, seq: int, worker: str, entry: TokenEntry, time_s: float
     ) -> None:
         """A resend, a restatement, a hole, or an entry that counts no more."""
         fold = status.fold
@@ -292,18 +314,29 @@ class Partition:
         elif entry.position > fold.epoch_len:
             self._stats.holes += 1
             if status.is_partial and entry.finish is not None:
-                self._spawn(self._complete(status, seq))
+                self._begin_complete(status, seq, time_s)
 
     def _on_stale_entry(self, pool: str, worker: str, entry: TokenEntry) -> None:
         self._stats.fenced_entries += 1
         if pool and self.may_publish:
             self._services.notices.send(pool, entry.rid, entry.epoch, worker)
 
-    def _on_finish(self, status: DecodeStatus, seq: int) -> None:
+    def _on_finish(self, status: DecodeStatus, seq: int, time_s: float) -> None:
         if status.is_partial:
-            self._spawn(self._complete(status, seq))
+            self._begin_complete(status, seq, time_s)
         else:
+            self._bill(status, seq, time_s)
             self._mark_dirty(status)
+
+    @property
+    def _time_s(self) -> float:
+        """When what is being read was stored, in unix seconds."""
+        assert self._reader is not None
+        return self._reader.time_s
+
+    def _begin_complete(self, status: DecodeStatus, seq: int, time_s: float) -> None:
+        self._unbilled.setdefault(status.rid, seq)
+        self._spawn(self._complete(status, seq, time_s))
 
     # Requests met in the middle of their log
 
@@ -325,7 +358,9 @@ class Partition:
                 log.warning("request_not_resolved", rid=unknown.rid, error=str(exc))
                 await asyncio.sleep(_RETRY_S)
         if done is not None:  # until its response has it, too, this request holds the floor
-            await self._services.done_writer.keep_done(unknown.rid, done)
+            bill = await self._services.done_writer.keep_done(unknown.rid, done)
+            if bill is not None:
+                self._bills.add(bill, unknown.seq)
         # No await from here on: what is read next goes to the request itself.
         del self._unknown[unknown.rid]
         if status is None:
@@ -333,15 +368,24 @@ class Partition:
             return
         self._add(status)
         if status.fold.finish is not None:
-            self._on_finish(status, status.fold.last_record_seq)
+            self._on_finish(status, status.fold.last_record_seq, status.told_at)
         for seen in unknown.seen:
             if isinstance(seen, SeenEntry):
-                self._apply_entry(status, seen.seq, seen.worker, seen.entry)
+                self._apply_entry(status, seen.seq, seen.worker, seen.entry, seen.time_s)
             else:
-                self._apply_record(status, seen.seq, seen.record)
+                self._apply_record(status, seen.seq, seen.record, seen.time_s)
 
-    async def _complete(self, status: DecodeStatus, seq: int) -> None:
+    async def _complete(self, status: DecodeStatus, seq: int, time_s: float) -> None:
         """A request that is known in part has ended: fold all of it, up to `seq`."""
+        try:
+            await self._complete_fold(status, seq)
+        finally:
+            self._unbilled.pop(status.rid, None)
+        if status.fold.finish is not None and not status.is_partial and not status.place:
+            self._bill(status, seq, time_s)
+            self._mark_dirty(status)
+
+    async def _complete_fold(self, status: DecodeStatus, seq: int) -> None:
         while status.is_partial:
             try:
                 async with self._reads:
@@ -356,7 +400,6 @@ class Partition:
                 fold = status.fold
             if status.is_partial:
                 status.adopt(fold)
-                self._mark_dirty(status)
 
     async def _check_partial(self) -> None:
         """Late frames may wake up a request that finished long ago, and that nobody will restate.
@@ -369,7 +412,7 @@ class Partition:
             for status in self.requests:
                 if status.is_partial and now - status.checked_at > _PARTIAL_CHECK_S:
                     status.checked_at = now
-                    self._spawn(self._complete(status, 0))
+                    self._spawn(self._complete(status, 0, status.told_at))
 
     # Sending
 
@@ -401,10 +444,14 @@ class Partition:
         if status.is_for_us_to_ack:
             assert status.claim is not None
             self._services.outbox.acknowledge(status.rid, status.claim.ack_subject)
+        if status.has_failed and self._reader is not None:
+            status.place, status.ended_at = self._reader.next_seq, self._time_s
         self._spawn(self._write_done(status))
 
     async def _write_done(self, status: DecodeStatus) -> None:
-        await self._services.done_writer.write(status)
+        is_ours = await self._services.done_writer.write(status)
+        if is_ours and status.has_failed:  # what is not in the log, nobody else makes again
+            self._bills.add(bill_of(status), status.rebuild_point.seq)
         self._services.spans.tell(status, self.number)
         self._requests.pop(status.rid, None)
         pool = "" if status.claim is None else status.claim.pool

@@ -17,6 +17,7 @@ class SeenEntry:
     seq: int
     worker: str
     entry: TokenEntry
+    time_s: float  # when it was stored, by the broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class SeenRecord:
 
     seq: int
     record: OwnershipRecord
+    time_s: float
 
 
 @dataclass(slots=True)
@@ -51,6 +53,6 @@ class UnknownRequest:
             return None
         status = DecodeStatus(self.rid, self.seq, is_partial=True)
         for stored in before:
-            status.apply_record(stored.seq, stored.record)
+            status.apply_record(stored.seq, stored.record, stored.time.timestamp())
         status.rebuild_point.restart_at(self.seq)
         return status

@@ -86,6 +86,11 @@ class ClusterConfig(LogConfig):
     its end on."""
     response_store_bytes: int = 1 << 30
     """Bytes of all kept responses; at nine tenths of it no new one is kept."""
+    bills_ttl_s: float = 0.0
+    """How long the bill of each request is kept after its end; 0: bills are with the results alone.
+    When their stream is there already, they are kept as long as it says."""
+    bills_max_bytes: int = 1 << 30
+    """Bytes of bills; beyond it the oldest are discarded."""
     dead_max_bytes: int = 128 << 20
     """Bytes of requests that were given up; beyond it the oldest are discarded."""
     dead_ttl_s: float = 30 * 86_400.0

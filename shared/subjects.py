@@ -164,6 +164,10 @@ class Subjects:
     def responses_stream(self) -> str:
         return f"{self.prefix}_RESPONSES"
 
+    @property
+    def bills_stream(self) -> str:
+        return f"{self.prefix}_BILLS"
+
     # Subjects in streams
 
     def request(self, pool: str, lane: str, frontend_id: str, rid: str) -> str:
@@ -206,6 +210,10 @@ class Subjects:
 
     def done(self, rid: str) -> str:
         return f"{self.prefix}.done.{rid}"
+
+    def bills(self, partition: int | str) -> str:
+        """Of the requests of a partition that are over, in the order of their ends."""
+        return f"{self.prefix}.bill.{partition}"
 
     def dead(self, pool: str) -> str:
         return f"{self.prefix}.dead.{pool}"

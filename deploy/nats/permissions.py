@@ -43,6 +43,7 @@ def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
                 subjects.response("*"),
                 *_reads(subjects.requests_stream, subjects.tokens_stream),
                 *_reads(subjects.responses_stream, subjects.results_stream, subjects.dead_stream),
+                *_reads(subjects.bills_stream),
                 _scan(subjects.events_stream),
                 *_reads(*_buckets(subjects.models_bucket, subjects.workers_bucket)),
                 f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
@@ -137,6 +138,7 @@ def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
             DETOK,
             publish=[
                 subjects.done("*"),
+                subjects.bills("*"),
                 subjects.response("*"),
                 subjects.reply("*"),
                 subjects.control("*"),
@@ -144,6 +146,7 @@ def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
                 # Gives back what a dead worker had, takes out what is over.
                 *_acks(subjects.requests_stream),
                 *_reads(subjects.tokens_stream, subjects.results_stream, subjects.responses_stream),
+                *_reads(subjects.bills_stream),
                 *_ordered_reader(subjects.tokens_stream),
                 *_bucket_writes(
                     subjects.owners_bucket, subjects.floors_bucket, subjects.roles_bucket

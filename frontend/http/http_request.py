@@ -64,7 +64,7 @@ class CallerReader:
         nats_user: str = "",
     ) -> Caller:
         """`headers` with lower-case names. Raises AuthenticationFailed or InvalidRequest."""
-        tenant = self._keys.tenant_of(_authorization(headers), nats_user)
+        key = self._keys.key_of(_authorization(headers), nats_user)
         config = self._config
         asked_s = deadline_s = _seconds(headers, "x-request-timeout")
         if deadline_s is None:
@@ -73,7 +73,8 @@ class CallerReader:
             deadline_s = config.default_deadline_s
         grace_s = _seconds(headers, "x-resume-grace")
         return Caller(
-            tenant=tenant,
+            tenant=key.tenant,
+            key=key.name,
             deadline_s=min(max(deadline_s, 0.001), config.max_deadline_s),
             queue_timeout_s=config.queue_timeout_s,
             detached_deadline_s=(

@@ -26,6 +26,7 @@ from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid
 from shared.telemetry.tracing import ended_on_error
 
+_MAX_METADATA_BYTES = 1024
 # Where `store` has no other meaning.
 _KEPT_BY_STORE = (
     Surface.CHAT,
@@ -150,12 +151,32 @@ def _taken(surface: Surface, body: dict[str, Any], caller: Caller) -> tuple[str,
     may_be_list = surface is Surface.GENERATE
     client_id = client_id_of_body(body, caller.client_id, may_be_list=may_be_list)
     wants_kept = surface in _KEPT_BY_STORE and body.get("store") is True
-    said = (queue_timeout_s, client_id, wants_kept)
-    if said == (caller.queue_timeout_s, caller.client_id, caller.wants_kept):
+    metadata = _billed_metadata(body.get("metadata"))
+    said = (queue_timeout_s, client_id, wants_kept, metadata)
+    if said == (caller.queue_timeout_s, caller.client_id, caller.wants_kept, caller.metadata):
         return key, caller
     return key, replace(
-        caller, queue_timeout_s=queue_timeout_s, client_id=client_id, wants_kept=wants_kept
+        caller,
+        queue_timeout_s=queue_timeout_s,
+        client_id=client_id,
+        wants_kept=wants_kept,
+        metadata=metadata,
     )
+
+
+def _billed_metadata(given: Any) -> dict[str, str]:
+    """Its first pairs of texts, as far as every record of the request has room for them. APIs take
+    it in many shapes, and ignore it.
+    """
+    billed: dict[str, str] = {}
+    num_bytes = 0
+    for name, value in given.items() if isinstance(given, dict) else ():
+        if isinstance(value, str):
+            num_bytes += len(name.encode()) + len(value.encode())
+            if num_bytes > _MAX_METADATA_BYTES:
+                break
+            billed[name] = value
+    return billed
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from shared.protocol.reply import (
     START_LEVEL,
     AnswerFormat,
     EncodingFormat,
+    Payer,
     ReplyParams,
     ScoreMethod,
     SealedReply,
@@ -77,6 +78,8 @@ class Caller:
     """Who asks, and what the headers of the request say."""
 
     tenant: Tenant = EVERYBODY
+    key: str = ""  # name of the key that was sent
+    metadata: dict[str, str] = field(default_factory=dict)  # for the bills of what it asks
     deadline_s: float = 600.0
     queue_timeout_s: float = 0.0  # until the first claim; 0: as long as the deadline
     detached_deadline_s: float = 3600.0  # of requests that their client does not wait for
@@ -101,6 +104,12 @@ class Caller:
     def may_read_kept(self, owner: str) -> bool:
         """Whether it is told of a kept request that is over."""
         return owner == self.owner or self.tenant.reads_kept
+
+    @property
+    def payer(self) -> Payer | None:
+        """Who pays for them; None: nothing is known."""
+        payer = Payer(self.tenant.id, self.key, self.metadata)
+        return None if payer == Payer() else payer
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +290,7 @@ class Job:
                 answer=self.answer,
                 has_images=bool(prompt.images),
                 trace=caller.span.context or caller.trace,
+                payer=caller.payer,
                 base_model="" if self.model.adapter is None else card.name,
                 rid=self.rids[prompt_idx] if self.rids else "",
                 grace_s=caller.grace_s or 0.0,

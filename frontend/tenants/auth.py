@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from frontend.tenants.tenant import EVERYBODY, Tenant
 from shared.errors import AuthenticationFailed
 
+_NAME_DIGITS = 12
 _NATS = "nats:"  # before the names of NATS users
 
 
@@ -20,6 +21,11 @@ class ApiKey:
 
     digest: bytes
     tenant: Tenant
+
+    @property
+    def name(self) -> str:
+        """What it is called on bills, and tells nothing that it opens; "" where there is none."""
+        return self.digest.hex()[:_NAME_DIGITS]
 
     @classmethod
     def without_limits(cls, key: str) -> ApiKey:
@@ -55,15 +61,19 @@ class ApiKeys:
         self._owners = self._by_owner()
 
     def tenant_of(self, authorization: str, nats_user: str = "") -> Tenant:
-        """The tenant of `Authorization: Bearer <key>`. Raises AuthenticationFailed.
+        """The tenant of `Authorization: Bearer <key>`. Raises AuthenticationFailed."""
+        return self.key_of(authorization, nats_user).tenant
+
+    def key_of(self, authorization: str, nats_user: str = "") -> ApiKey:
+        """The key that was sent, and whose it is. Raises AuthenticationFailed.
 
         Whom the NATS server knows by name needs no key. One that is sent all the same says for whom
         this user asks: it must be right, and the request is its tenant's.
         """
         if nats_user and (self.is_open or not authorization):
-            return self._tenant_of_nats_user(nats_user)
+            return ApiKey(b"", self._tenant_of_nats_user(nats_user))
         if self.is_open:
-            return EVERYBODY
+            return ApiKey(b"", EVERYBODY)
         scheme, _, key = authorization.partition(" ")
         key = key.strip()
         if scheme.lower() != "bearer" or not key:
@@ -74,7 +84,7 @@ class ApiKeys:
         found = self._keys.get(self._keyed(digest))
         if found is None or not hmac.compare_digest(found.digest, digest):
             raise AuthenticationFailed("The API key is not known here.")
-        return found.tenant
+        return found
 
     def tenant_with(self, tenant_id: str) -> Tenant | None:
         """The tenant as it is now; None: no key of theirs is accepted."""

@@ -55,6 +55,7 @@ class LogReader:
         self._filters = list(filters)
         self.next_seq = max(1, start_seq)
         self.last_data: bytes | None = None  # of the message handled last
+        self._ack_tokens: list[str] = []  # of the message that is being handled
         self.num_pending = 0  # messages that the server still has for us
         self._on_message = on_message
         self._on_caught_up = on_caught_up
@@ -67,6 +68,14 @@ class LogReader:
         self._asked: list[str] = []  # flow control that waits for an answer
         self._wake = asyncio.Event()  # there is a gap, or one of these
         self._leader_seq: int | None = None  # its last message of ours; None: not known yet
+
+    @property
+    def time_s(self) -> float:
+        """When the message was stored that is handled now, or was last: unix seconds, by the
+        broker.
+        """
+        tokens = self._ack_tokens
+        return int(tokens[-2] if len(tokens) == 9 else tokens[9]) / 1e9
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -172,6 +181,7 @@ class LogReader:
             self._note_gap()
             return
         self._consumer_seq = consumer_seq
+        self._ack_tokens = tokens
         self._on_message(message.subject, stream_seq, message.data)
         self.next_seq, self.last_data = stream_seq + 1, message.data
         pending = tokens[-1] if len(tokens) == 9 else tokens[10]

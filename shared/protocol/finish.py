@@ -41,6 +41,25 @@ class RunFacts(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     num_given: int = 0  # tokens at the beginning that nobody made: those of a fork
 
 
+class Cost(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a request has taken up to some moment, by all workers that have run it. Who goes on with
+    it adds to what the log says, and tells the sum.
+    """
+
+    engine_s: float = 0.0  # its shares of engine steps: a step is shared by tokens
+    num_computed: int = 0  # of prompt, and of output at a hand-over, that went through the model
+    num_drafted: int = 0  # tokens guessed
+    repeated_s: float = 0.0  # of `engine_s`: what was computed again, or for nothing
+    num_repeated: int = 0  # of `num_computed`
+    queue_s: float = 0.0  # from the queue's taking it to its first claim
+    held_s: float = 0.0  # workers had it, from their claims on
+    unmeasured_s: float = 0.0  # beyond: from the last that a worker told to its death, at most
+    num_handovers: int = 0  # from one worker to another
+
+
+NO_COST = Cost()
+
+
 class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """How a request ended: decided once, in the log."""
 

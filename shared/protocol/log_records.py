@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from shared.protocol.fields import Place, TokenId
-from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.finish import Cost, Finish, FinishReason
 from shared.protocol.reply import SealedReply, TextParams
 
 _ACKED_BY_READER_LEVEL = 4  # before, a worker acknowledges what it has finished
@@ -29,6 +29,8 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag=
     is_alone: bool = False  # the worker runs nothing else until this one has made progress
     revision: str = ""  # of the weights that this worker computes with; "": the request's
     level: int = 1  # in force when it was written: who knows less leaves the request alone
+    device: str = ""  # that it computes on, as its maker calls it; "": processors
+    num_given: int = 0  # tokens at the beginning of its output that nobody made: those of a fork
 
     @property
     def is_acked_by_reader(self) -> bool:
@@ -45,6 +47,7 @@ class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", ta
     crashed: bool = False  # released because the engine died under it
     pinned: str = ""  # set: the revision that its tokens were made with, which is not the worker's
     level: int = 1
+    cost: Cost | None = None  # up to now
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):
@@ -56,6 +59,7 @@ class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="e
     message: str | None = None
     reply: SealedReply | None = None  # set when no claim may have told it
     level: int = 1
+    cost: Cost | None = None  # up to now, where its worker ends it
 
 
 OwnershipRecord: TypeAlias = Claim | Release | End
@@ -80,6 +84,7 @@ class TokenEntry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     logprobs: bytes = b""  # a record of `shared.protocol.logprobs` for each id, if the request asks
     prompt_logprobs: bytes = b""  # at position 0: of the whole prompt, if the request asks
     restates: Restatement | None = None  # at position 0
+    cost: Cost | None = None  # up to now: at position 0, with the finish, and now and then
 
 
 class TokenFrame(msgspec.Struct, frozen=True, array_like=True):

@@ -81,6 +81,14 @@ class ScoreMethod(enum.StrEnum):
     YES_NO = "yes_no"  # of a decoder that was asked, the probability of "yes" against "no"
 
 
+class Payer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who pays for a request, and what its client wants to find on the bill."""
+
+    tenant: str = ""  # id
+    key: str = ""  # the first hex digits of its SHA-256
+    metadata: dict[str, str] = {}
+
+
 class SealedReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reply data on the wire: where the text goes, and what others than frontends decide by.
 
@@ -104,6 +112,7 @@ class SealedReply(msgspec.Struct, frozen=True, omit_defaults=True):
     job_class: str = "interactive"
     has_images: bool = False  # so that it has an object, whatever its length
     trace: TraceContext | None = None  # what everybody who works on it makes spans of
+    payer: Payer | None = None
     rendering: bytes = b""
 
 
@@ -147,6 +156,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: AnswerFormat | None = None  # of a chat; None: the text is the content
     has_images: bool = False  # so that it has an object, whatever its length
     trace: TraceContext | None = None  # what everybody who works on it makes spans of
+    payer: Payer | None = None
     base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for
     is_list: bool = False  # its client sent a list of prompts, if only of one
     rid: str = ""  # what the client calls it, where its answer repeats that

@@ -7,6 +7,7 @@ from zlib import crc32
 
 import msgspec
 
+from shared.protocol.bills import Bill
 from shared.protocol.finish import Finish
 from shared.protocol.reply import SealedReply
 from shared.protocol.token_ids import unpack_token_ids
@@ -48,6 +49,7 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
     reply: SealedReply | None  # None when it was ended before anybody said where it goes
     logprobs: bytes = b""  # a record for each token, if the request asked
     prompt_logprobs: bytes = b""
+    bill: Bill | None = None
 
 
 class ReplayRequest(msgspec.Struct, frozen=True):

@@ -52,6 +52,7 @@ _AGE_FLAGS = {  # by how streams' names end
     "_RESULTS": "--resume-window-s",
     "_RESPONSES": "--response-ttl-s",
     "_DEAD": "--dead-ttl-s",
+    "_BILLS": "--bills-ttl-s",
     "_BATCH": "--files-ttl-s",
     "_files": "--files-ttl-s",
     "_batches": "--files-ttl-s",
@@ -79,6 +80,11 @@ async def ensure_streams(
     if config.response_ttl_s < config.token_retention_s:
         raise ConfigError(
             f"response_ttl_s is {config.response_ttl_s:g}, must be at least max_deadline_s + "
+            f"resume_window_s + 60, {config.token_retention_s:g}"
+        )
+    if config.bills_ttl_s and config.bills_ttl_s < config.token_retention_s:
+        raise ConfigError(
+            f"bills_ttl_s is {config.bills_ttl_s:g}, must be 0 or at least max_deadline_s + "
             f"resume_window_s + 60, {config.token_retention_s:g}"
         )
     subjects = Subjects(config.prefix, wanted or default_partitions, js.domain)
@@ -219,6 +225,19 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
             "allow_direct": True,
         }
     )
+    if config.bills_ttl_s:
+        streams.append(
+            base
+            | {
+                "name": subjects.bills_stream,
+                "subjects": [subjects.bills("*")],
+                "retention": "limits",
+                "discard": "old",
+                "max_bytes": config.bills_max_bytes,
+                "max_age": int(config.bills_ttl_s * _NS),
+                "allow_direct": True,
+            }
+        )
     buckets = {
         subjects.workers_bucket: HEARTBEAT_TTL_S,
         subjects.roles_bucket: HEARTBEAT_TTL_S,

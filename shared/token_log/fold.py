@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.finish import NO_COST, Cost, Finish, FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, TokenEntry
 
 NO_EPOCH = 0
@@ -36,6 +36,7 @@ class RequestFold:
     num_holes: int = 0  # entries that came before what should precede them
     logprobs: bytearray = field(default_factory=bytearray)
     prompt_logprobs: bytes = b""
+    cost: Cost = NO_COST  # the last that was told by who had it; it only grows
 
     def apply_record(self, seq: int, record: OwnershipRecord) -> None:
         """An ownership record stored at `seq`."""
@@ -48,9 +49,11 @@ class RequestFold:
                 self.writer = record.worker
                 self.epoch_len = 0
             case Release():
+                self._take_cost(record.cost)
                 self.epoch = NO_EPOCH
                 self.writer = ""
             case End():
+                self._take_cost(record.cost)
                 self.finish = Finish(record.reason, message=record.message)
 
     def apply_entry(self, worker: str, entry: TokenEntry) -> int:
@@ -63,6 +66,8 @@ class RequestFold:
         position, ids = entry.position, entry.token_ids
         if entry.restates is not None:
             self.num_prefix = entry.restates.num_prefix
+        if entry.cost is not None:
+            self._take_cost(entry.cost)
         if position == self.epoch_len == len(self.tokens):  # the usual case: what comes next
             if not self._take_logprobs(entry, 0):
                 return self._fail("tells other logprobs")
@@ -90,6 +95,11 @@ class RequestFold:
         if entry.finish is not None and end == len(self.tokens):
             self.finish = entry.finish
         return num_new
+
+    def _take_cost(self, cost: Cost | None) -> None:
+        """A late copy of a frame tells an earlier one."""
+        if cost is not None and cost.held_s >= self.cost.held_s:
+            self.cost = cost
 
     def _fail(self, what: str) -> int:
         message = f"the log is damaged: epoch {self.epoch} {what}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+import msgspec
+
 from shared.broker.jetstream import JetStream, StoredMessage
 from shared.errors import (
     BrokerUnavailable,
@@ -122,9 +124,7 @@ class OwnershipLog:
             if last is not None and isinstance(last.record, End):
                 return last.record.prev if may_be_stored and last.record.by == end.by else None
             prev = 0 if last is None else last.seq
-            record = End(
-                prev=prev, reason=end.reason, by=end.by, message=end.message, reply=end.reply
-            )
+            record = msgspec.structs.replace(end, prev=prev)
             try:
                 await self.append(rid, record)
             except CasConflict:

@@ -29,7 +29,7 @@ async def test_its_past_is_what_stood_before_the_place(cluster: Cluster) -> None
     claim = make_claim(released, "w2")
     second = await log.append(RID, claim)
     await log.append(RID, Release(second, "w2"))
-    unknown = UnknownRequest(RID, second, [SeenRecord(second, claim)])
+    unknown = UnknownRequest(RID, second, [SeenRecord(second, claim, 0.0)])
     status = await unknown.resolve(cluster)
     assert status is not None
     assert (status.fold.last_record_seq, status.fold.writer) == (released, "")
@@ -37,7 +37,7 @@ async def test_its_past_is_what_stood_before_the_place(cluster: Cluster) -> None
     assert status.rebuild_point.seq == second
 
     in_its_middle = UnknownRequest(RID, second + 1, [])
-    in_its_middle.seen.append(SeenEntry(second + 1, "w2", TokenEntry(RID, second, 0, [7])))
+    in_its_middle.seen.append(SeenEntry(second + 1, "w2", TokenEntry(RID, second, 0, [7]), 0.0))
     status = await in_its_middle.resolve(cluster)
     assert status is not None
     assert (status.fold.epoch, status.fold.writer) == (second, "w2")
@@ -45,11 +45,11 @@ async def test_its_past_is_what_stood_before_the_place(cluster: Cluster) -> None
 
 async def test_a_record_whose_past_is_gone_is_of_a_request_all_the_same(cluster: Cluster) -> None:
     claim = make_claim(5, "w2")
-    status = await UnknownRequest(RID, 9, [SeenRecord(9, claim)]).resolve(cluster)
+    status = await UnknownRequest(RID, 9, [SeenRecord(9, claim, 0.0)]).resolve(cluster)
     assert status is not None
     assert status.is_partial
 
 
 async def test_frames_without_a_claim_are_nobodys(cluster: Cluster) -> None:
-    seen = SeenEntry(9, "w", TokenEntry(RID, 5, 0, [7]))
+    seen = SeenEntry(9, "w", TokenEntry(RID, 5, 0, [7]), 0.0)
     assert await UnknownRequest(RID, 9, [seen]).resolve(cluster) is None

@@ -43,7 +43,7 @@ class House:
 def house(num_partitions: int) -> House:
     common: dict[str, Any] = {"ack_wait_s": ACK_WAIT_S, "num_partitions": num_partitions}
     subjects = Subjects("jf", num_partitions)
-    worker_config = WorkerConfig(**common, drain_timeout_s=0.5)
+    worker_config = WorkerConfig(**common, drain_timeout_s=0.5, bills_ttl_s=86_400.0)
     consumers = tuple(
         {
             "durable_name": subjects.consumer(POOL, lane.token),

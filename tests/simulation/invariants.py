@@ -5,8 +5,10 @@ The log is judged by a fold of its own: straight from the text of the protocol, 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
+from shared.protocol.bills import Bill, decode_bills
 from shared.protocol.codec import decode, decode_ownership, decode_token_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
@@ -79,11 +81,17 @@ class Judge:
     """Reads the stores of the broker directly."""
 
     def __init__(
-        self, subjects: Subjects, log: StoredStream, results: StoredStream, record: TokenRecord
+        self,
+        subjects: Subjects,
+        log: StoredStream,
+        results: StoredStream,
+        bills: StoredStream,
+        record: TokenRecord,
     ) -> None:
         self._subjects = subjects
         self._log = log
         self._results = results
+        self._bills = bills
         self._record = record
 
     def folds(self) -> dict[str, PlainFold]:
@@ -111,6 +119,38 @@ class Judge:
     def done(self, rid: str) -> Done | None:
         seq = self._results.last_of(self._subjects.done(rid))
         return decode(Done, self._results.messages[seq].data) if seq else None
+
+    def bills(self) -> list[Bill]:
+        """As they are stored."""
+        batches = [decode_bills(message.data) for message in self._bills.messages.values()]
+        return [bill for batch in batches for bill in batch.bills]
+
+    def check_bills(self, folds: dict[str, PlainFold]) -> list[str]:
+        """I14, when all is quiet: one bill for each request that is over, of the log's tokens, and
+        numbered.
+        """
+        violations = []
+        counts = Counter(bill.rid for bill in self.bills())
+        for rid, fold in folds.items():
+            if fold.finish is not None and counts[rid] != 1:
+                violations.append(f"I14: {rid} has {counts[rid]} bills")
+        for bill in self.bills():
+            billed = (bill.num_output_tokens, bill.reason, bill.place)
+            fold = folds[bill.rid]
+            told = (len(fold.tokens), fold.finish and fold.finish.reason, fold.finish_seq)
+            if billed != told:
+                violations.append(f"I14: the bill of {bill.rid} says {billed}, the log {told}")
+            if (
+                bill.num_repeated_tokens > bill.num_computed_tokens
+                or bill.engine_s < bill.repeated_s
+            ):
+                violations.append(f"I14: no sums: {bill}")
+        numbers: Counter[int] = Counter()
+        for batch in (decode_bills(message.data) for message in self._bills.messages.values()):
+            if batch.first != numbers[batch.partition]:
+                violations.append(f"I14: {batch.first} follows {numbers[batch.partition]} bills")
+            numbers[batch.partition] += len(batch.bills)
+        return violations
 
     def check_removed(self, request: GenerateRequest) -> list[str]:
         """I6: called at the moment at which the queue forgets a request."""

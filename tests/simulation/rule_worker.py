@@ -111,7 +111,7 @@ class RuleWorker:
         self._log_new(held)
 
     def _log_new(self, held: HeldRequest) -> None:
-        entry = held.next_entry()
+        entry = held.next_entry(0.0)
         if entry is not None:
             self.writer.append(entry)
 

@@ -19,6 +19,7 @@ import structlog
 from detok import floor_keeper
 from detok.tokenizer_cache import TokenizerCache
 from shared.errors import NotFound, RequestError, ResumeConflict
+from shared.protocol.bills import BILL_LEVEL
 from shared.protocol.codec import decode, encode
 from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
 from shared.protocol.role_cards import LevelRecord
@@ -175,7 +176,11 @@ class Simulation:
         streams = self.broker.streams
         requests = streams[subjects.requests_stream]
         self._judge = Judge(
-            subjects, streams[subjects.tokens_stream], streams[subjects.results_stream], self.record
+            subjects,
+            streams[subjects.tokens_stream],
+            streams[subjects.results_stream],
+            streams[subjects.bills_stream],
+            self.record,
         )
         requests.on_stored.append(self._on_accepted)
         requests.on_removed = self._on_removed
@@ -277,7 +282,13 @@ class Simulation:
             return False
         if self._queue.messages:
             return False
-        return all(self._judge.done(rid) is not None for rid in self._requests)
+        if any(self._judge.done(rid) is None for rid in self._requests):
+            return False
+        return not self._has_bills or len(self._judge.bills()) >= len(self._requests)
+
+    @property
+    def _has_bills(self) -> bool:
+        return self.level >= BILL_LEVEL
 
     # Processes
 
@@ -571,6 +582,8 @@ class Simulation:
             self.violations.append(f"I11: the queue still holds {len(self._queue.messages)}")
         for rid, request in self._requests.items():
             self.violations += self._judge.check_request(request, folds.get(rid))
+        if self._has_bills:
+            self.violations += self._judge.check_bills(folds)
         for reader in self.readers:
             asked = self._requests.get(reader.group_id)
             fold = folds.get(reader.group_id)

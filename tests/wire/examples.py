@@ -25,9 +25,10 @@ from frontend.stored.batches.batch_results import LineResult
 from frontend.stored.batches.batch_store import BatchMark
 from frontend.stored.files.file_record import UPLOADED, FileRecord
 from shared.broker.piece_chain import Piece
+from shared.protocol.bills import Bill, BillBatch
 from shared.protocol.codec import encode, encode_token_frame
 from shared.protocol.dead import Crash, DeadRequest
-from shared.protocol.finish import Beam, Finish, FinishReason, RunFacts
+from shared.protocol.finish import Beam, Cost, Finish, FinishReason, RunFacts
 from shared.protocol.image_sizes import AreaSize, EdgeSize, FixedSize
 from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.protocol.log_records import Claim, End, Release, Restatement, TokenEntry, TokenFrame
@@ -44,6 +45,7 @@ from shared.protocol.reply import (
     AnswerFormat,
     EncodingFormat,
     ParamKind,
+    Payer,
     ReplyParams,
     ScoreMethod,
     Surface,
@@ -164,6 +166,7 @@ MAPS: dict[str, msgspec.Struct] = {
     "level": LevelRecord(2, is_held=True),
     "incarnation": Incarnation("i", 2, "jf", 4, {"jf_TOKENS": "2026-11-22T00:00:00Z"}),
 }  # fmt: skip
+COST = Cost(1.5, 2, 3, 0.5, 1, 0.25, 4.5, 0.75, 1)
 FRAMES = {
     "frame": TokenFrame(
         "worker-1",
@@ -173,6 +176,7 @@ FRAMES = {
     "frame-restated": TokenFrame(
         "worker-1", 4, [TokenEntry(RID, 9, 0, [7], restates=Restatement(3, 2, 5))], 77
     ),
+    "frame-cost": TokenFrame("worker-1", 5, [TokenEntry(RID, 9, 1, [7], cost=COST)], 77),
 }
 
 # What the examples above leave at its default; together they have a value for every field.
@@ -226,6 +230,11 @@ WHOLE_RESPONSE = ResponseParams(
     True, "be kind", 5, {"a": "b"}, "resp_x", False, 1.0, {"format": {}}, 2, 0.9, 3, False,
     {"effort": "low"}, "required", [{"type": "function"}], "auto", {"id": "conv_x"},
 )  # fmt: skip
+PAYER_REPLY = msgspec.structs.replace(REPLY, payer=Payer("alice", "0123456789ab", {"job": "7"}))
+BILL = Bill(
+    RID, RID, 1_790_000_000.5, FinishReason.STOP, "m", "batch", "owner", "alice", "0123456789ab",
+    {"job": "7"}, 9, 8, 7, 6, 5, 4, 1.5, 0.5, 0.75, 0.25, 4.5, "worker-1", "H", 1, 12,
+)  # fmt: skip
 NAMED_REPLY = msgspec.structs.replace(WHOLE_REPLY, num_logprob_ids=2, prompt_start=1)
 MAPS |= {
     "request-whole": GenerateRequest(
@@ -273,6 +282,14 @@ MAPS |= {
         RID, b"\1\0\0\0", "t", Finish(FinishReason.LENGTH, run=RunFacts(num_given=1)), None
     ),
     "done-whole": Done(RID, b"\1\0\0\0", "text", WHOLE_FINISH, seal(WHOLE_REPLY), b"\1", b"\2"),
+    "claim-billed": Claim(
+        prev=3, worker="worker-1", nonce="n", request_seq=9, ack_subject="$JS.ACK.x", pool="p",
+        tokenizer_hash="t1", text=TEXT, reply=seal(PAYER_REPLY), device="H", num_given=2, level=4,
+    ),
+    "release-billed": Release(4, "worker-1", level=4, cost=COST),
+    "end-billed": End(5, FinishReason.DEADLINE, "worker-1", level=4, cost=COST),
+    "done-billed": Done(RID, b"", "", Finish(FinishReason.CANCEL), None, bill=BILL),
+    "bills": BillBatch(2, 1, 2, [BILL]),
     "dead-whole": DeadRequest(
         RID, "p", "batch", "poison", (Crash("worker-1", 1.5, 2.5, True, True),), 1.5, 2.5, b"x",
         "dead/x",

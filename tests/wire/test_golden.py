@@ -40,6 +40,7 @@ from tests.wire.examples import (
     MAPS,
     NAMED_REPLY,
     ONE_PIECE_REPLY,
+    PAYER_REPLY,
     REPLY,
     VERSION,
     WHOLE_REPLY,
@@ -81,7 +82,7 @@ RECORDS: set[type[msgspec.Struct]] = {
 
 def test_every_record_has_an_example_and_every_field_a_value_in_one() -> None:
     told: dict[type, set[str]] = defaultdict(set)
-    replies = (REPLY, WHOLE_REPLY, CALLS_REPLY, ONE_PIECE_REPLY, NAMED_REPLY)
+    replies = (REPLY, WHOLE_REPLY, CALLS_REPLY, ONE_PIECE_REPLY, NAMED_REPLY, PAYER_REPLY)
     for example in (*MAPS.values(), *FRAMES.values(), *replies):
         note_values(example, told)
     assert stored_structs() <= told.keys()

@@ -90,7 +90,7 @@ class LongRun:
         for step in range(num_steps):
             record = pack_logprobs([_logprob(step)])
             held.accept(RunOutput(1, [step % 900], logprobs=record), None)
-            entry = held.next_entry()
+            entry = held.next_entry(0.0)
             assert entry is not None
             await writer.write([entry, *self._neighbours])
             self.num_needed += 1
@@ -106,7 +106,7 @@ class LongRun:
         """Claim, and tell one half of what there is."""
         held, writer = await self.claimed(worker)
         held.tokens, held.logprobs = before.tokens, before.logprobs
-        whole = held.next_entry()
+        whole = held.next_entry(0.0)
         assert whole is not None
         num_told = len(whole.token_ids) // 2
         parts = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from shared.protocol.finish import FinishReason
+from shared.protocol.finish import NO_COST, FinishReason
 from shared.protocol.log_records import Claim, End
 from shared.protocol.prompt_object import PromptData
 from shared.protocol.reply import SealedReply
@@ -35,6 +35,7 @@ from worker.claims.claim_steps import (
 )
 from worker.claims.earlier_records import (
     EarlierRecords,
+    cost_before,
     crashes_in_a_row,
     is_poison,
     is_suspect,
@@ -79,6 +80,7 @@ class Claimant:
     revision_grace_s: float
     respected: RespectedClaims = field(default_factory=RespectedClaims)
     takes_images: Callable[[], bool] = lambda: True  # if its model does
+    device: Callable[[], str] = lambda: ""  # that its engine computes on
 
 
 class ClaimFlow:
@@ -103,6 +105,7 @@ class ClaimFlow:
         self._past = EarlierRecords()
         self._ours: StoredRecord | None = None
         self._prefix = LoggedOutput.given(request)
+        self._told = NO_COST  # by the log, of what was before us
         self._taken: Taken | None = None
         self._prompt: PromptData | None = None
         self._is_alone = False
@@ -219,6 +222,8 @@ class ClaimFlow:
             after_death=after_death,
             is_alone=is_alone,
             revision=self._claimant.weights.revision,
+            device=self._claimant.device(),
+            num_given=0 if self.request.given is None else self.request.given.num_tokens,
         )
         return StoreClaim(claim)
 
@@ -238,18 +243,23 @@ class ClaimFlow:
         if fold.finish is not None:
             return Over("its finish is in the log")
         self._prefix = LoggedOutput.known(self.request, fold)
+        self._told = fold.cost
         return Look.WAITED
 
     def on_waited(self, waited_s: float) -> ClaimStep:
         assert self._ours is not None
+        worker_id = self._claimant.worker_id
+        cost = cost_before(
+            self._past.records, self._told, worker_id, self.delivery.queued_at, waited_s
+        )
         if waited_s > self.request.deadline_s:
-            end = End(0, FinishReason.DEADLINE, by=self._claimant.worker_id)
+            end = End(0, FinishReason.DEADLINE, by=worker_id, cost=cost)
             return StoreEnd(end, Over("its deadline has passed"), is_ours=True)
         with_ours = EarlierRecords([*self._past.records, self._ours])
         progress_epoch = self._prefix.progress_epoch
         crashes = crashes_in_a_row(with_ours.records, progress_epoch)
         if is_poison(crashes):
-            return Condemned(crashes)
+            return Condemned(crashes, cost)
         epoch = self._ours.seq
         pin = pinned_revision(self.request, self._past.records, progress_epoch)
         if pin is not None and pin != self._claimant.weights.revision:
@@ -262,6 +272,7 @@ class ClaimFlow:
             with_ours.workers,
             waited_s,
             _is_acked_by_reader(self._ours),
+            cost,
         )
         return self._taken
 

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from shared.protocol.dead import Crash
+from shared.protocol.finish import NO_COST, Cost
 from shared.protocol.log_records import Claim, End
 from shared.protocol.prompt_object import PromptData
 from shared.token_log.ownership import StoredRecord
@@ -88,6 +89,7 @@ class Taken:
     workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order; ours is the last
     waited_s: float = field(default=0.0, compare=False)  # since it was queued
     is_acked_by_reader: bool = False  # its finish, by the level of the claim
+    cost: Cost = field(default=NO_COST, compare=False)  # of what was before
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Condemned:
     """The claim is stored, and nobody shall run it again."""
 
     crashes: tuple[Crash, ...]
+    cost: Cost = field(default=NO_COST, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

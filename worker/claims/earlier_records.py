@@ -6,9 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import groupby, pairwise, zip_longest
 
+import msgspec
+
 from shared.protocol.dead import Crash
+from shared.protocol.finish import Cost
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.protocol.request import GenerateRequest
 from shared.token_log.ownership import StoredRecord
@@ -91,6 +95,42 @@ def crashes_in_a_row(records: Sequence[StoredRecord], progress_epoch: int) -> tu
                 )
             )
     return tuple(crashes)
+
+
+def cost_before(
+    records: Sequence[StoredRecord],
+    told: Cost,
+    worker_id: str,
+    queued_at: datetime,
+    waited_s: float,
+) -> Cost:
+    """What a request has taken before `worker_id` claims it behind `records`, `waited_s` after it
+    was queued. `told` is by the log: a worker that was killed has told less than it had.
+    """
+    ages_s = [*((each.time - queued_at).total_seconds() for each in records), waited_s]
+    claims = [
+        (stored.record.worker, since_s, until_s)
+        for stored, since_s, until_s in zip(records, ages_s, ages_s[1:], strict=False)
+        if isinstance(stored.record, Claim)
+    ]
+    workers = [worker for worker, _ in groupby([*(each[0] for each in claims), worker_id])]
+    unmeasured_s = 0.0
+    if any(_leaves_untold(stored, after) for stored, after in zip_longest(records, records[1:])):
+        held_s = sum(until_s - since_s for _, since_s, until_s in claims)
+        unmeasured_s = max(0.0, held_s - told.held_s)
+    return msgspec.structs.replace(
+        told,
+        queue_s=round(max(0.0, claims[0][1] if claims else waited_s), 6),
+        unmeasured_s=round(unmeasured_s, 6),
+        num_handovers=len(workers) - 1,
+    )
+
+
+def _leaves_untold(stored: StoredRecord, after: StoredRecord | None) -> bool:
+    """Whether a claim was followed by another's, and not by its own worker's release."""
+    return isinstance(stored.record, Claim) and (
+        after is None or (isinstance(after.record, Claim) and not after.record.is_alone)
+    )
 
 
 def is_poison(crashes: Sequence[Crash]) -> bool:

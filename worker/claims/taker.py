@@ -96,7 +96,8 @@ class Taker:
         """Do what the flow asks for, up to its end."""
         while not isinstance(step, Ending):
             match step:
-                case Taken():
+                case Taken(cost=cost):
+                    held.cost.claimed(cost)
                     step = await self._look_for_prompt(held, flow)
                 case SeeRoom():
                     step = flow.on_room(held.after_claim(can_run=self._capacity.can_run))
@@ -124,7 +125,8 @@ class Taker:
         match ending:
             case Run(taken=taken, prompt=prompt):
                 self._start(held, taken, prompt)
-            case Condemned(crashes=crashes):
+            case Condemned(crashes=crashes, cost=cost):
+                held.cost.claimed(cost)
                 await self._dead_letters.give_up(held, crashes)
             case Over(why=why):
                 log.debug("not_taken", rid=held.rid, why=why)

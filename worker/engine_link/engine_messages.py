@@ -131,6 +131,14 @@ class RunBegin(msgspec.Struct, frozen=True, array_like=True):
     queue_s: float  # since it came
 
 
+class RunShare(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a run had of a step, where that is not the one token of its output."""
+
+    run_id: int
+    num_tokens: int  # that went through the model
+    num_drafted: int = 0  # of them were guesses; 0: they are of a prefill
+
+
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, tag="step"):
     """One engine step. Also sent without outputs when the engine has become idle."""
 
@@ -140,6 +148,8 @@ class StepOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     num_tokens: int = 0  # that went through the model
     begun: list[RunBegin] = []
     num_fitting: int | None = None  # tokens that the GPU's memory had room for at once; None: all
+    token_s: float = 0.0  # time of the engine for each of `num_tokens`
+    shares: list[RunShare] = []
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter"):

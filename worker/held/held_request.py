@@ -18,6 +18,7 @@ from shared.token_log.fold import NO_EPOCH, RequestFold
 from shared.token_log.visible_text import VisibleText
 from worker.engine_link.engine_messages import RunOutput
 from worker.held.delivery import Delivery
+from worker.held.request_cost import RequestCost
 from worker.held.run_clock import RunClock
 from worker.held.run_trace import RunTrace
 
@@ -104,6 +105,7 @@ class HeldRequest:
     prompt_logprobs: bytes = b""
     workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order
     clock: RunClock | None = None  # of its run
+    cost: RequestCost = field(default_factory=RequestCost)
     num_prefix: int = 0  # tokens that earlier epochs had logged, or that were given
     progress_epoch: int = 0  # the last of them that logged a new one
     num_logged: int = 0
@@ -198,6 +200,7 @@ class HeldRequest:
         """Start with the output that is there: rebuilds the stop state, a fresh `visible`, by
         replay. What a run made without it is forgotten.
         """
+        self.cost.repeat()
         self.run_id = 0
         self.clock = None
         self.finish = None
@@ -241,25 +244,29 @@ class HeldRequest:
         self.finish = finish
         return False
 
-    def next_entry(self) -> TokenEntry | None:
+    def next_entry(self, now: float) -> TokenEntry | None:
         """What the log does not have yet, under the current epoch; None when it has all.
 
         With its finish the request is FINISHING.
         """
         if self.num_logged == len(self.tokens) and self.finish is None:
             return None
-        entry = self._entry(self.num_logged, len(self.tokens), self.finish)
+        entry = self._entry(self.num_logged, len(self.tokens), self.finish, now)
         self.num_logged = len(self.tokens)
         if self.finish is not None:
             self.state = HoldState.FINISHING
         return entry
 
-    def _entry(self, start: int, end: int, finish: Finish | None) -> TokenEntry:
+    def _entry(self, start: int, end: int, finish: Finish | None, now: float) -> TokenEntry:
         """Of tokens [start, end)."""
         token_ids = self.tokens[start:end]
         restates = None if start else Restatement(end, self.num_prefix, self.progress_epoch)
+        is_due = not start or finish is not None or self.cost.is_due(now)
+        cost = self.cost.tell(now) if is_due else None
         if not self.logprobs and not self.prompt_logprobs:
-            return TokenEntry(self.rid, self.epoch, start, token_ids, finish, restates=restates)
+            return TokenEntry(
+                self.rid, self.epoch, start, token_ids, finish, restates=restates, cost=cost
+            )
         record_bytes = len(self.logprobs) // (len(self.tokens) or 1)
         return TokenEntry(
             self.rid,
@@ -270,6 +277,7 @@ class HeldRequest:
             bytes(self.logprobs[start * record_bytes : end * record_bytes]),
             b"" if start else self.prompt_logprobs,
             restates,
+            cost,
         )
 
     @property
@@ -288,4 +296,4 @@ class HeldRequest:
         """All that the log has been given, to be given once more."""
         self.num_restated = self.num_logged
         self.restated_at = now
-        return self._entry(0, self.num_logged, None)
+        return self._entry(0, self.num_logged, None, now)

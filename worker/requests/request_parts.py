@@ -144,6 +144,7 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
             config.ack_wait_s,
             config.revision_grace_s,
             takes_images=lambda: of.engine.ready is None or not of.engine.ready.takes_no_images,
+            device=lambda: "" if of.engine.gpu is None else of.engine.gpu.name,
         ),
         of.adapters,
         of.heartbeats,

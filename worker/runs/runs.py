@@ -145,10 +145,13 @@ class Runs:
         has_ended = False
         for begun in step.begun:
             self._note_begun(begun)
+        with_shares = self._note_shares(step)
         for output in step.outputs:
             held = self._held_requests.of_run(output.run_id)
             if held is None:
                 continue
+            if output.token_ids and output.run_id not in with_shares:
+                held.cost.engine_s += step.token_s
             self._accept(held, output, now)
             num_tokens += len(output.token_ids)
             if held.finish is not None:
@@ -161,6 +164,15 @@ class Runs:
         self.meter.note_tokens(num_tokens)
         self._token_log.flush()
         return has_ended
+
+    def _note_shares(self, step: StepOutput) -> set[int]:
+        """What runs had of it that were given more than a token; their ids."""
+        for share in step.shares:
+            held = self._held_requests.of_run(share.run_id)
+            if held is not None:
+                num_tokens, num_drafted = share.num_tokens, share.num_drafted
+                held.cost.note_share(num_tokens, step.token_s, num_drafted=num_drafted)
+        return {share.run_id for share in step.shares}
 
     def _note_begun(self, begun: RunBegin) -> None:
         held = self._held_requests.of_run(begun.run_id)
@@ -175,6 +187,8 @@ class Runs:
             self._engine.abort(held.run_id)
         clock = held.clock
         if clock is not None and (not clock.first_token_at or held.finish is not None):
+            if not clock.first_token_at and held.progress_epoch:
+                held.cost.repeat()  # up to where the worker before it was
             clock.note_output(now, is_last=held.finish is not None)
             if held.trace is not None:
                 held.trace.on_output(held.finish, held.num_output_tokens)
@@ -225,7 +239,7 @@ class Runs:
             if held.request.given is not None:
                 facts = msgspec.structs.replace(facts, num_given=held.request.given.num_tokens)
             held.finish = msgspec.structs.replace(held.finish, run=facts)
-        entry = held.next_entry()
+        entry = held.next_entry(now)
         if entry is None:
             return
         self._token_log.append(entry)

@@ -96,6 +96,7 @@ class PartitionWriter:
                     last.logprobs + entry.logprobs,
                     last.prompt_logprobs,
                     last.restates,
+                    entry.cost or last.cost,
                 )
                 return
         self._pending_idx[key] = len(self._pending)
@@ -323,6 +324,7 @@ def parts_of(whole: TokenEntry) -> Iterator[TokenEntry]:
             whole.logprobs[start * record_bytes : end * record_bytes],
             b"" if start else whole.prompt_logprobs,
             None if start else whole.restates,
+            whole.cost if end >= num_tokens else None,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 from shared.catalog.model_catalog import ModelCatalog
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
@@ -102,7 +103,8 @@ class Settler:
         self, held: HeldRequest, reason: FinishReason, message: str | None = None
     ) -> None:
         """End a held request that cannot go on, and settle that. Raises BrokerError."""
-        await self._ownership.end(held.rid, End(0, reason, by=self._worker_id, message=message))
+        end = End(0, reason, self._worker_id, message, cost=held.cost.tell(time.monotonic()))
+        await self._ownership.end(held.rid, end)
         self._metrics.note_end(reason)
         self._drop_ended(held)
         await self._acks.ack_over(held.delivery)
@@ -149,7 +151,14 @@ class Settler:
 
         `pinned` is the revision of the weights that it needs, "" for any.
         """
-        release = Release(held.epoch, self._worker_id, held.has_progressed, has_crashed, pinned)
+        release = Release(
+            held.epoch,
+            self._worker_id,
+            held.has_progressed,
+            has_crashed,
+            pinned,
+            cost=held.cost.tell(time.monotonic()),
+        )
         try:
             if not await self._is_released(held, release):
                 return

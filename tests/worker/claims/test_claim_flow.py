@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.finish import Cost, Finish, FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.protocol.prompt_object import PromptData
 from shared.protocol.request import GenerateRequest, GivenOutput
@@ -329,7 +329,7 @@ def test_beyond_its_deadline_it_is_ended_wherever_its_log_stands(
     if not is_late:
         assert isinstance(step, Taken)
         return
-    end = End(0, FinishReason.DEADLINE, by="w")
+    end = End(0, FinishReason.DEADLINE, by="w", cost=Cost(queue_s=60.1))
     assert step == StoreEnd(end, Over("its deadline has passed"), is_ours=True)
 
 

@@ -35,7 +35,7 @@ def make_running(epoch: int = 5) -> HeldRequest:
 def make_finishing() -> HeldRequest:
     held = make_running()
     held.accept(RunOutput(1, ids("a"), STOP), STOP)
-    held.next_entry()
+    held.next_entry(0.0)
     return held
 
 
@@ -121,7 +121,7 @@ def test_tokens_made_before_the_claim_go_to_the_log_under_its_epoch() -> None:
     assert held.state is HoldState.RUNNING
     assert held.workers == ("other", "w")
     assert held.age_s >= 30.0
-    entry = held.next_entry()
+    entry = held.next_entry(0.0)
     assert entry is not None
     assert (entry.epoch, entry.position, entry.token_ids) == (5, 0, ids("ab"))
 
@@ -129,11 +129,11 @@ def test_tokens_made_before_the_claim_go_to_the_log_under_its_epoch() -> None:
 def test_the_entry_with_the_finish_is_the_last_one() -> None:
     held = make_running()
     held.accept(RunOutput(1, ids("a")), None)
-    assert held.next_entry() is not None
+    assert held.next_entry(0.0) is not None
     assert held.state is HoldState.RUNNING
-    assert held.next_entry() is None, "the log has all"
+    assert held.next_entry(0.0) is None, "the log has all"
     held.accept(RunOutput(1, ids("b"), STOP), STOP)
-    entry = held.next_entry()
+    entry = held.next_entry(0.0)
     assert entry is not None
     assert (entry.position, entry.token_ids, entry.finish) == (1, ids("b"), STOP)
     assert held.state is HoldState.FINISHING
@@ -143,10 +143,10 @@ def test_a_resumed_request_has_progressed_only_beyond_its_prefix() -> None:
     held = make_held()
     held.run_under(9)
     held.resume_from(LoggedOutput(ids("ab"), progress_epoch=4), None)
-    held.next_entry()
+    held.next_entry(0.0)
     assert (held.num_logged, held.has_progressed) == (2, False)
     held.accept(RunOutput(1, ids("c")), None)
-    held.next_entry()
+    held.next_entry(0.0)
     assert held.has_progressed
 
 

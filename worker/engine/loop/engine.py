@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,7 +29,6 @@ from worker.engine.schedule.scheduler import Scheduler
 from worker.engine_link.engine_messages import (
     AddRequest,
     EngineLoad,
-    RunBegin,
     RunOutput,
     StepOutput,
 )
@@ -99,7 +97,7 @@ class Engine:
         self._budget.on_step(done.size, done.elapsed_s)
         if done.num_fitting is not None:
             self._budget.on_shortage(done.num_fitting)
-        return self._output(done.outputs, done.size.num_tokens, done.begun, done.num_fitting)
+        return self._output(done.outputs, done)
 
     def _advance(self) -> StepDone | None:
         budget, scheduler = self._budget, self._scheduler
@@ -213,19 +211,25 @@ class Engine:
     def _output(
         self,
         outputs: list[RunOutput],
-        num_tokens: int = 0,
-        begun: Sequence[RunBegin] = (),
-        num_fitting: int | None = None,
+        done: StepDone | None = None,
     ) -> StepOutput:
         ended, self._refused = self._refused + self._scheduler.take_ended(), []
         self._has_news = False
         self._sent_at = time.monotonic()
         load = self._load()
         outputs = ended + outputs
+        shares = [] if done is None else done.shares
         if self._beams:  # what they wait for now is over with the next step: no load to be told
+            shares = self._beams.shares_of_searches(shares)
             outputs = self._beams.take(outputs)
-        told = [each for each in begun if each.run_id > 0]  # not the steps of beam searches
-        return StepOutput(self._num_steps, outputs, load, num_tokens, told, num_fitting)
+        if done is None:
+            return StepOutput(self._num_steps, outputs, load)
+        num_tokens = done.size.num_tokens
+        told = [each for each in done.begun if each.run_id > 0]  # not the steps of beam searches
+        token_s = done.elapsed_s / num_tokens
+        return StepOutput(
+            self._num_steps, outputs, load, num_tokens, told, done.num_fitting, token_s, shares
+        )
 
     def _load(self) -> EngineLoad:
         load = self._scheduler.load()

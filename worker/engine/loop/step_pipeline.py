@@ -9,7 +9,7 @@ from typing import NamedTuple
 from worker.engine.request.schedule_batch import ScheduleBatch, StepSize
 from worker.engine.request.step_result import BatchRunner, StepHandle
 from worker.engine.schedule.scheduler import Scheduler
-from worker.engine_link.engine_messages import RunBegin, RunOutput
+from worker.engine_link.engine_messages import RunBegin, RunOutput, RunShare
 
 
 class StepDone(NamedTuple):
@@ -20,6 +20,7 @@ class StepDone(NamedTuple):
     elapsed_s: float  # since its launch, or since the step before it was done
     begun: list[RunBegin]  # since the step before it was done
     num_fitting: int | None  # tokens that memory had room for at once; None: for all
+    shares: list[RunShare]
 
 
 class _StepInFlight(NamedTuple):
@@ -83,7 +84,11 @@ class StepPipeline:
             self._owes_choice = False
         begun, self._begun = self._begun, []
         elapsed_s = self._done_at_s - begun_at_s
-        return StepDone(outputs, batch.size, elapsed_s, begun, result.num_fitting)
+        shares = [
+            RunShare(entry.req.run_id, entry.num_tokens, len(entry.draft_ids))
+            for entry in batch.others
+        ]
+        return StepDone(outputs, batch.size, elapsed_s, begun, result.num_fitting, shares)
 
     def _note_begun(self, now_s: float) -> None:
         for req in self._scheduler.take_begun():

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from shared.checkpoint.model_files import ModelFiles
 from shared.errors import ConfigError
 from shared.protocol.finish import Finish, FinishReason
@@ -34,6 +36,7 @@ from worker.engine_link.engine_messages import (
     RunBegin,
     RunOptions,
     RunOutput,
+    RunShare,
     StepOutput,
 )
 from worker.engine_link.scripted_config import ScriptedConfig
@@ -58,6 +61,7 @@ class _Run:
     hang_s: float = 0.0  # for which its prefill stops the engine
     added_at: float = 0.0  # seconds of the clock, as the next
     ready_at: float = 0.0  # end of its prefill, known at admission
+    is_prefilled: bool = False  # which its first token tells
 
     @property
     def num_tokens(self) -> int:
@@ -116,6 +120,7 @@ class ScriptedEngine:
         self._num_used_tokens = 0  # of the admitted runs
         self._num_steps = 0
         self._step_at: float | None = None  # None while no run is admitted
+        self._told_at = 0.0  # the last step with tokens, or when work came: seconds of the clock
         self._is_paused = False
 
     def step(self) -> StepOutput:
@@ -123,14 +128,15 @@ class ScriptedEngine:
         assert self._step_at is not None
         now = self._step_at
         decoding = [run for run in self._runs.values() if run.ready_at <= now]
+        shares = [RunShare(run.run_id, run.num_tokens) for run in decoding if not run.is_prefilled]
         outputs = [self._advance(run) for run in decoding]
         self._num_steps += 1
         self.admit()
         self._step_at = self._next_step_at(now, is_decoding=bool(outputs))
-        return self._output(outputs)
+        return self._output(outputs, shares)
 
     def report(self) -> StepOutput:
-        return self._output([])
+        return self._output([], [])
 
     @property
     def is_due(self) -> bool:
@@ -248,6 +254,7 @@ class ScriptedEngine:
             self._runs[run.run_id] = run
             self._num_used_tokens += run.num_tokens
             if self._step_at is None:
+                self._told_at = now
                 self._step_at = min(run.ready_at, now + CHUNK_S)
 
     def _advance(self, run: _Run) -> RunOutput:
@@ -258,6 +265,7 @@ class ScriptedEngine:
             run.hang_s = 0.0
         token_id = self._token_at(run.hash_key, run.num_tokens)
         run.output_ids.append(token_id)
+        run.is_prefilled = True
         self._num_used_tokens += 1
         finish = self._finish_of(run)
         if finish is not None:
@@ -280,10 +288,16 @@ class ScriptedEngine:
             return now + self._token_s if self._token_s else self._clock()
         return min(self._clock() + CHUNK_S, *(run.ready_at for run in self._runs.values()))
 
-    def _output(self, outputs: list[RunOutput]) -> StepOutput:
+    def _output(self, outputs: list[RunOutput], shares: list[RunShare]) -> StepOutput:
         finished, self._finished = self._finished, []
         begun, self._begun = self._begun, []
-        return StepOutput(self._num_steps, finished + outputs, self._load(), len(outputs), begun)
+        num_tokens = len(outputs) - len(shares) + sum(share.num_tokens for share in shares)
+        step = StepOutput(self._num_steps, finished + outputs, self._load(), num_tokens, begun)
+        if not outputs:
+            return step
+        now, since = self._clock(), self._told_at
+        self._told_at = now
+        return msgspec.structs.replace(step, token_s=(now - since) / num_tokens, shares=shares)
 
     def _load(self) -> EngineLoad:
         return EngineLoad(

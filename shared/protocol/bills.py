@@ -1,0 +1,92 @@
+"""What a request that is over has taken, and who pays: with its result, and in the stream of bills.
+
+A bill holds no word of prompt or answer; `metadata` is what its client sent to be found here again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shared.errors import MalformedMessage
+from shared.protocol.finish import FinishReason
+
+BILL_LEVEL = 4  # the feature level from which on all who work on a request tell what it takes
+
+
+class Bill(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One for each request, which is one choice of one prompt; what is 0 or empty may be left out.
+
+    The work of this request is `engine_s` less `repeated_s`: what a crash or a hand-over made
+    somebody compute again is told apart.
+    """
+
+    rid: str
+    group: str  # the id that its client knows; the rid of the first of its choices
+    ended_at: float  # unix seconds, by the broker
+    reason: FinishReason
+    model: str = ""  # name that the client used
+    job_class: str = ""
+    owner: str = ""  # hash of the tenant's id
+    tenant: str = ""
+    key: str = ""  # the first hex digits of the key's SHA-256
+    metadata: dict[str, str] = {}
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0  # of them came from the prefix cache
+    num_computed_tokens: int = 0  # that went through the model, but for what was just made
+    num_output_tokens: int = 0
+    num_drafted_tokens: int = 0  # guessed
+    num_repeated_tokens: int = 0  # of the computed ones
+    engine_s: float = 0.0  # its shares of engine steps
+    repeated_s: float = 0.0  # of them
+    unmeasured_s: float = 0.0  # a worker had it longer than it told: at most so much is missing
+    queue_s: float = 0.0  # until the first claim
+    held_s: float = 0.0  # workers had it
+    worker: str = ""  # the last that claimed it; "": none has
+    device: str = ""
+    num_handovers: int = 0
+    place: int = 0  # sequence of its end in the token log
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether engine time is missing that nobody could tell."""
+        return self.unmeasured_s > 0
+
+    @property
+    def key_in_log(self) -> tuple[int, str]:
+        """Bills of a partition are stored in this order: several requests may end in one frame."""
+        return self.place, self.rid
+
+
+class BillBatch(msgspec.Struct, frozen=True):
+    """A message of the stream of bills, in JSON: those behind the ones of the message before it."""
+
+    v: int
+    partition: int
+    first: int  # number of the first one: how many this partition had before
+    bills: list[Bill]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(BillBatch).decode
+
+
+def encode_bills(batch: BillBatch) -> bytes:
+    """JSON, for whoever settles accounts."""
+    return _encode(batch)
+
+
+def decode_bills(data: bytes) -> BillBatch:
+    """Raises MalformedMessage."""
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise MalformedMessage(f"no bills: {str(exc)[:200]}") from exc
+
+
+def told_bill(bill: Bill) -> dict[str, Any]:
+    """Every field, for those who read it as a table."""
+    return {name: getattr(bill, name) for name in Bill.__struct_fields__} | {
+        "is_estimate": bill.is_estimate
+    }
