@@ -129,6 +129,7 @@ class BillWriter:
             self._last_seq, self._last_key = ack.seq, keys[-1]
             self._num_stored += len(bills)
             self._stats.bills += len(bills)
+            self._stats.billed_engine_seconds += sum(bill.engine_s for bill in bills)
             for key in keys:
                 del self._pending[key]
 

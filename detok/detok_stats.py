@@ -19,6 +19,7 @@ _HELP = {
     "holes": "Entries ahead of what precedes them, ignored until resent.",
     "done_written": "Finished results stored.",
     "bills": "Bills stored.",
+    "billed_engine_seconds": "Engine time of these bills.",
     "acks": "Requests that were over, taken out of the queue.",
     "naks": "Requests of dead workers handed back to the queue.",
     "replays": "Replay requests answered.",
@@ -38,6 +39,7 @@ class DetokStats:
     holes: int = 0
     done_written: int = 0
     bills: int = 0
+    billed_engine_seconds: float = 0.0
     acks: int = 0
     naks: int = 0
     replays: int = 0

@@ -16,6 +16,7 @@ from frontend.cluster.queue_metrics import QueueMetrics
 from frontend.cluster.readiness import Readiness
 from frontend.cluster.request_path_service import PathService
 from frontend.cluster.request_paths import RequestPaths
+from frontend.cluster.usage import UsageBook
 from frontend.inference.inference import Inference
 from shared.snapshot.cluster_reader import ClusterReader
 
@@ -30,6 +31,7 @@ class ClusterParts:
     queue_metrics: QueueMetrics
     paths: PathService
     readiness: Readiness
+    usage: UsageBook
 
     @classmethod
     def of(
@@ -58,6 +60,7 @@ class ClusterParts:
                 streams.queue_watch,
                 streams.limits,
             ),
+            usage=UsageBook(cluster),
         )
 
 

@@ -22,6 +22,7 @@ from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
 from frontend.routes.load_routes import LoadRoutes
 from frontend.routes.model_object import ModelListing
+from frontend.routes.usage_routes import UsageRoutes
 from frontend.stored.erasing.erasing_service import check_right_to_erase
 
 
@@ -68,7 +69,11 @@ class FrontendSide:
             stored.erasing,
         )
         conversations = ConversationEndpoints(stored.conversations)
-        handlers = {**endpoints.handlers(), **conversations.handlers()}
+        handlers = {
+            **endpoints.handlers(),
+            **conversations.handlers(),
+            "usage": UsageRoutes(cluster.usage).answer,
+        }
         return cls(streams, parts, stored, cluster, app, handlers)
 
     async def begin(self) -> None:

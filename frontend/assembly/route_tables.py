@@ -31,6 +31,7 @@ from frontend.routes.response_routes import ResponseRoutes
 from frontend.routes.status_routes import StatusRoutes
 from frontend.routes.stream_routes import StreamRoutes
 from frontend.routes.token_routes import TokenRoutes
+from frontend.routes.usage_routes import UsageRoutes
 
 
 def route_tables(
@@ -59,6 +60,7 @@ def route_tables(
         BatchRoutes(stored.batches, bodies),
         TokenRoutes(parts.tokenizing, bodies),
         LoadRoutes(cluster.reader, models),
+        UsageRoutes(cluster.usage),
         ClusterRoutes(cluster.views, cluster.history, process.callers, over=process.shutdown.asked),
         StatusRoutes(cluster.readiness, process.metrics.registry),
         DocumentRoutes(),

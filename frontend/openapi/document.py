@@ -66,6 +66,14 @@ _ABORT_BODY = {
 _FILE_ID = {"name": "file_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _BATCH_ID = _FILE_ID | {"name": "batch_id"}
 _MODEL_QUERY = {"name": "model", "in": "query", "schema": {"type": "string"}}
+_USAGE_QUERY: list[dict[str, Any]] = [
+    _MODEL_QUERY,
+    *(
+        {"name": name, "in": "query", "schema": {"type": "string", "format": "date"}}
+        for name in ("since", "until")
+    ),
+    {"name": "by", "in": "query", "schema": {"type": "string"}},
+]
 _CHOICE = {"name": "choice", "in": "query", "schema": {"type": "integer", "minimum": 0}}
 _TOP = {"name": "top", "in": "query", "schema": RANGES["top_logprobs"].json_schema()}
 _KEPT_QUERY = [
@@ -123,6 +131,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         **_ollama_paths(),
         **_token_paths(),
         "/v1/loads": {"get": operation_of("loads", "Loads", parameters=[_MODEL_QUERY])},
+        "/v1/usage": {"get": operation_of("usage", "Usage", parameters=_USAGE_QUERY)},
         "/cluster": {"get": operation_of("cluster", "ClusterView")},
         "/cluster/events": {"get": _cluster_events()},
         "/cluster/history": {"get": operation_of("cluster_history", "ClusterHistoryView")},

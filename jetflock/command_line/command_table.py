@@ -46,6 +46,7 @@ COMMANDS = {
     "shadow": Command(
         "jetflock.commands.shadow", "Compare a model as its requests come.", LOOK, "serve"
     ),
+    "usage": Command("jetflock.commands.usage", "Tokens and engine time, billed.", LOOK, "serve"),
     "bench": Command("jetflock.bench", "Load on an OpenAI-compatible URL.", LOOK, "bench"),
     "admin": Command(
         "jetflock.commands.admin", "Pause, drain, abort: a running service.", UPKEEP, "serve"

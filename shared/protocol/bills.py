@@ -85,8 +85,11 @@ def decode_bills(data: bytes) -> BillBatch:
         raise MalformedMessage(f"no bills: {str(exc)[:200]}") from exc
 
 
+BILL_FIELDS = (*Bill.__struct_fields__, "is_estimate")
+
+
 def told_bill(bill: Bill) -> dict[str, Any]:
-    """Every field, for those who read it as a table."""
-    return {name: getattr(bill, name) for name in Bill.__struct_fields__} | {
-        "is_estimate": bill.is_estimate
-    }
+    """Every field, as one cell of a table each."""
+    cells = {name: getattr(bill, name) for name in BILL_FIELDS}
+    metadata = msgspec.json.encode(bill.metadata).decode()
+    return cells | {"reason": bill.reason.value, "metadata": metadata}
