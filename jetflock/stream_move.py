@@ -204,13 +204,13 @@ class StreamMove:
             )
 
     def _streams_to_delete(self) -> list[str]:
-        """All but the record's. Those by which this is known to be a service come last: whoever is
+        """All but the record's, and the bills, which somebody may not have read. Those by which this is known to be a service come last: whoever is
         killed in between runs this again.
         """
         names = self._old.subjects
         last = [f"KV_{names.workers_bucket}", f"KV_{names.roles_bucket}", names.dead_stream]
         every = [stream["name"] for stream in stream_configs(self._old.config, names)]
-        kept = (f"KV_{names.meta_bucket}", *last)
+        kept = (f"KV_{names.meta_bucket}", names.bills_stream, *last)
         return [*(name for name in every if name not in kept), *last]
 
     async def _refuse_used(self) -> None:

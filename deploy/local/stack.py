@@ -110,6 +110,7 @@ def _prepare_nats(
         dead_max_bytes=budget.dead_max_bytes,
         objects_max_bytes=budget.objects_max_bytes,
         keys_max_bytes=budget.keys_max_bytes,
+        bills_max_bytes=budget.bills_max_bytes or config.bills_max_bytes,
     )
 
 

@@ -52,7 +52,7 @@ class UsageRow(WireStruct, frozen=True, kw_only=True):
     num_handovers: Count
 
 
-class Usage(WireStruct, frozen=True, kw_only=True):
+class UsageReport(WireStruct, frozen=True, kw_only=True):
     """What was used, as far back as bills are kept."""
 
     object: str
@@ -165,7 +165,7 @@ class UsageBook:
         self._num_lost = 0
         self._reading: asyncio.Task[None] | None = None
 
-    async def usage(self, query: UsageQuery, viewer: Viewer) -> Usage:
+    async def usage(self, query: UsageQuery, viewer: Viewer) -> UsageReport:
         """Of a tenant, or for operators of all. Raises NotFound or ServiceUnavailable."""
         await self._catch_up()
         found: dict[tuple[str | None, ...], _Sums] = defaultdict(_Sums)
@@ -177,7 +177,7 @@ class UsageBook:
             msgspec.convert(dict(zip(GROUPS, names, strict=True)) | sums.facts(), UsageRow)
             for names, sums in sorted(found.items(), key=lambda item: [n or "" for n in item[0]])
         ]
-        return Usage(object="list", data=rows, num_lost=self._num_lost)
+        return UsageReport(object="list", data=rows, num_lost=self._num_lost)
 
     async def _catch_up(self) -> None:
         """One reading serves all who ask meanwhile."""

@@ -8,7 +8,7 @@ import msgspec
 
 from frontend.cluster.cluster_answer import ClusterHistoryView, ClusterView, RequestPath
 from frontend.cluster.loads import Loads
-from frontend.cluster.usage import Usage
+from frontend.cluster.usage import UsageReport
 from frontend.inference.inference import Aborted
 from frontend.inference.resuming.kept_streams import KeptStreams
 from frontend.inference.resuming.stream_tokens import StreamTokens
@@ -85,7 +85,7 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     Props,
     ModelList,
     Loads,
-    Usage,
+    UsageReport,
     ClusterView,
     ClusterHistoryView,
     RequestPath,

@@ -131,7 +131,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         **_ollama_paths(),
         **_token_paths(),
         "/v1/loads": {"get": operation_of("loads", "Loads", parameters=[_MODEL_QUERY])},
-        "/v1/usage": {"get": operation_of("usage", "Usage", parameters=_USAGE_QUERY)},
+        "/v1/usage": {"get": operation_of("usage", "UsageReport", parameters=_USAGE_QUERY)},
         "/cluster": {"get": operation_of("cluster", "ClusterView")},
         "/cluster/events": {"get": _cluster_events()},
         "/cluster/history": {"get": operation_of("cluster_history", "ClusterHistoryView")},

@@ -22,6 +22,7 @@ from jetflock.running.running_service import ServiceConfig
 from shared.broker.jetstream import JetStream
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, ProtocolError
+from shared.nats_client.connection_end import end_subscription
 from shared.protocol.bills import BILL_FIELDS, decode_bills, told_bill
 from shared.storage.streams import ERR_STREAM_NOT_FOUND
 from shared.subjects import Subjects
@@ -201,12 +202,20 @@ class BillConsumer:
         )
         subject = f"{self._api_prefix}CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
         asked = json.dumps({"batch": 1, "no_wait": True}).encode()
-        while True:
-            message = await self._js.nc.request(subject, asked, timeout=_TIMEOUT_S)
-            if message.headers and "Status" in message.headers:
-                return
-            self._ack_subject = message.reply
-            yield self._rows(message.data)
+        nc = self._js.nc
+        inbox = nc.new_inbox()
+        # What is delivered bears its own subject, by which the inbox of requests knows no answer.
+        subscription = await nc.subscribe(inbox)
+        try:
+            while True:
+                await nc.publish(subject, asked, reply=inbox)
+                message = await subscription.next_msg(_TIMEOUT_S)
+                if message.headers and "Status" in message.headers:
+                    return
+                self._ack_subject = message.reply
+                yield self._rows(message.data)
+        finally:
+            await end_subscription(subscription)
 
     async def settle(self) -> None:
         """What was read needs not be read again. Raises NatsError."""

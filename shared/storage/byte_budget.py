@@ -34,6 +34,7 @@ class ByteBudget:
     dead_max_bytes: int
     objects_max_bytes: int
     keys_max_bytes: int  # of each of NUM_KEY_BUCKETS
+    bills_max_bytes: int = 0  # none are kept
     unlimited_bytes: int = 256 << 20  # cards, leases, heartbeats, events: an estimate
 
     @classmethod
@@ -48,6 +49,7 @@ class ByteBudget:
             config.dead_max_bytes,
             config.objects_max_bytes,
             config.keys_max_bytes,
+            config.bills_max_bytes if config.bills_ttl_s else 0,
         )
 
     def that_fits(self, free_bytes: int) -> Self:
@@ -61,6 +63,7 @@ class ByteBudget:
             dead_max_bytes=min(self.dead_max_bytes, free_bytes // 64),
             objects_max_bytes=min(self.objects_max_bytes, 3 * free_bytes // 64),
             keys_max_bytes=min(self.keys_max_bytes, free_bytes // 256),
+            bills_max_bytes=min(self.bills_max_bytes, free_bytes // 64),
             unlimited_bytes=min(self.unlimited_bytes, free_bytes // 128),
         )
 
@@ -70,7 +73,7 @@ class ByteBudget:
         logs = self.queue_max_bytes + self.log_max_bytes + self.results_max_bytes
         kept = self.response_store_bytes + self.dead_max_bytes + self.objects_max_bytes
         keys = NUM_KEY_BUCKETS * self.keys_max_bytes
-        return logs + kept + 2 * self.files_max_bytes + keys
+        return logs + kept + 2 * self.files_max_bytes + keys + self.bills_max_bytes
 
     @property
     def total(self) -> int:
@@ -81,7 +84,8 @@ class ByteBudget:
         """The sum, with the settings that make it."""
         told = []
         for field in dataclasses.fields(self):
-            if field.name != "unlimited_bytes":
+            is_kept = field.name != "bills_max_bytes" or self.bills_max_bytes
+            if field.name != "unlimited_bytes" and is_kept:
                 num = _TIMES.get(field.name, 1)
                 times = f"{num} x " if num > 1 else ""
                 flag = f"--{field.name.replace('_', '-')}"
