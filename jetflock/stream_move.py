@@ -204,8 +204,8 @@ class StreamMove:
             )
 
     def _streams_to_delete(self) -> list[str]:
-        """All but the record's, and the bills, which somebody may not have read. Those by which this is known to be a service come last: whoever is
-        killed in between runs this again.
+        """All but the record's, and the bills, which somebody may not have read. Those by which
+        this is known to be a service come last: whoever is killed in between runs this again.
         """
         names = self._old.subjects
         last = [f"KV_{names.workers_bucket}", f"KV_{names.roles_bucket}", names.dead_stream]
