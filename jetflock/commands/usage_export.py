@@ -47,13 +47,10 @@ class ExportConfig(ServiceConfig):
     """Go on where the last export with this name stopped: its place is kept in NATS, and moves when
     the bills are written. Without a name all bills are written."""
 
-    def check(self) -> None:
-        """Raises ConfigError."""
-        if self.consumer and _CONSUMER.fullmatch(self.consumer) is None:
-            raise ConfigError(f"consumer is {self.consumer!r}, must match {_CONSUMER.pattern}")
-
     def sink(self) -> "Sink":
         """Where the bills go. Raises ConfigError."""
+        if self.consumer and _CONSUMER.fullmatch(self.consumer) is None:
+            raise ConfigError(f"consumer is {self.consumer!r}, must match {_CONSUMER.pattern}")
         if self.out is None:
             return StandardOutput()
         match self.out.suffix:
@@ -240,7 +237,6 @@ def export_bills(config: Annotated[ExportConfig, FLAT] = ExportConfig()) -> None
     The first two columns, partition and number, name a bill: the numbers of a partition have no
     gap.
     """
-    config.check()
     asyncio.run(_export(config, config.sink()))
 
 

@@ -28,8 +28,8 @@ EXCUSES = (
 FIRST_PAGES = ("README.md", "quick-start.md", "http-api.md", "nats-api.md")
 REMEDY = f"""
 Each ```sh, ```console and ```python block of README.md and docs/*.md is run here, whole, by bash
--eu or python, against one `jetflock serve --admin-port 8001 --nats-port 4222 --keep-requests asked`
-with the demo model (ports are replaced). Correct the block; or write above it, as a line of its
+-eu or python, against one `jetflock serve --admin-port 8001 --nats-port 4222 --keep-requests asked
+--bills-ttl-s 86400` with the demo model (ports are replaced). Correct the block; or write above it, as a line of its
 own,
     <!-- not run: REASON -->
 with one of: {", ".join(EXCUSES)}. Then only its `jetflock` and `make` commands and their flags are
@@ -63,7 +63,7 @@ def test_excuses_come_from_a_short_list() -> None:
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocShell]:
     folder, admin_port = tmp_path_factory.mktemp("docs"), free_port()
     ports = ("--admin-port", str(admin_port), "--nats-port", str(free_port()))
-    flags = (*ports, "--keep-requests", "asked")
+    flags = (*ports, "--keep-requests", "asked", "--bills-ttl-s", "86400")
     stack = LocalStack(folder / "stack", *flags, program=REAL_ROLES)
     try:
         stack.start().wait_ready()

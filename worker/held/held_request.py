@@ -18,8 +18,7 @@ from shared.token_log.fold import NO_EPOCH, RequestFold
 from shared.token_log.visible_text import VisibleText
 from worker.engine_link.engine_messages import RunOutput
 from worker.held.delivery import Delivery
-from worker.held.request_cost import RequestCost
-from worker.held.run_clock import RunClock
+from worker.held.run_clock import RequestCost, RunClock
 from worker.held.run_trace import RunTrace
 
 _RESTATE_TOKENS = 512

@@ -1,10 +1,13 @@
-"""When the run of a request came, and when its first token: readings of this process's clock."""
+"""What the run of a request takes: moments by this process's clock, and shares of engine steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
-from shared.protocol.finish import RunFacts
+from shared.protocol.finish import NO_COST, Cost, RunFacts
+
+_TELL_S = 1.0  # of what a killed worker has not told, nobody knows more than how long it was
 
 
 @dataclass(slots=True)
@@ -41,3 +44,59 @@ class RunClock:
 def _rounded(seconds: float) -> float:
     """To 10 us; two clocks may disagree by more than a short interval has."""
     return max(0.0, round(seconds, 5))
+
+
+@dataclass(slots=True)
+class RequestCost:
+    """What a request that is held here has taken, on top of what the log says of it: from its
+    delivery on, since an engine may run it before its claim is stored.
+    """
+
+    before: Cost = NO_COST  # what others had told when it was claimed here
+    engine_s: float = 0.0
+    num_computed: int = 0
+    num_drafted: int = 0
+    repeated_s: float = 0.0  # of `engine_s`
+    num_repeated: int = 0  # of `num_computed`
+    claimed_at: float = field(default_factory=time.monotonic)
+    _told_at: float = 0.0
+
+    def claimed(self, before: Cost) -> None:
+        """Its claim is stored, behind so much."""
+        self.before = before
+        self.claimed_at = time.monotonic()
+
+    def note_share(self, num_tokens: int, token_s: float, *, num_drafted: int = 0) -> None:
+        """Its part of a step that was no single token."""
+        self.engine_s += num_tokens * token_s
+        self.num_drafted += num_drafted
+        if not num_drafted:
+            self.num_computed += num_tokens
+
+    def repeat(self) -> None:
+        """All that it has taken here so far had been computed before, or was for nothing."""
+        self.repeated_s, self.num_repeated = self.engine_s, self.num_computed
+
+    def is_due(self, now: float) -> bool:
+        """Whether the log should be told again."""
+        return now - self._told_at >= _TELL_S
+
+    def tell(self, now: float) -> Cost:
+        """The sum up to now."""
+        self._told_at = now
+        before = self.before
+        return Cost(
+            engine_s=_to_microseconds(before.engine_s + self.engine_s),
+            num_computed=before.num_computed + self.num_computed,
+            num_drafted=before.num_drafted + self.num_drafted,
+            repeated_s=_to_microseconds(before.repeated_s + self.repeated_s),
+            num_repeated=before.num_repeated + self.num_repeated,
+            queue_s=before.queue_s,
+            held_s=_to_microseconds(before.held_s + now - self.claimed_at),
+            unmeasured_s=before.unmeasured_s,
+            num_handovers=before.num_handovers,
+        )
+
+
+def _to_microseconds(seconds: float) -> float:
+    return round(seconds, 6)

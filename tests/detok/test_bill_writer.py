@@ -1,0 +1,111 @@
+"""Bills of a partition: each once and numbered, whoever writes them, and held until they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from detok.bill_writer import BillWriter
+from detok.detok_stats import DetokStats
+from shared.cluster import Cluster, open_cluster
+from shared.config import ClusterConfig
+from shared.protocol.bills import Bill, BillBatch, decode_bills
+from shared.protocol.finish import FinishReason
+from tests.nats_server import NatsServer
+
+pytestmark = pytest.mark.integration
+
+REBUILT_FROM = 3
+
+
+def make_bill(place: int, rid: str = "a") -> Bill:
+    return Bill(rid, rid, 1.5, FinishReason.STOP, place=place)
+
+
+@pytest.fixture
+async def cluster(nats_server: NatsServer) -> AsyncIterator[Cluster]:
+    config = ClusterConfig(nats_url=nats_server.url, num_partitions=1, bills_ttl_s=86_400.0)
+    async with open_cluster(config, "test") as cluster:
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def writing(writer: BillWriter, settled_to: int) -> AsyncIterator[None]:
+    task = asyncio.create_task(writer.run(lambda: settled_to))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until_floor_is(writer: BillWriter, floor: int | None) -> None:
+    deadline = time.monotonic() + 20
+    while writer.floor != floor:
+        assert time.monotonic() < deadline, writer.floor
+        await asyncio.sleep(0.02)
+
+
+async def stored(cluster: Cluster) -> list[BillBatch]:
+    subjects = cluster.subjects
+    scan = cluster.js.direct_scan(subjects.bills_stream, subjects.bills("*"))
+    return [decode_bills(message.data) async for message in scan]
+
+
+async def test_two_owners_write_each_bill_once(cluster: Cluster) -> None:
+    bills = [make_bill(7, "b"), make_bill(7, "a"), make_bill(9), make_bill(12)]
+    one, other = (BillWriter(cluster, 0, DetokStats()) for _ in range(2))
+    async with writing(one, settled_to=12), writing(other, settled_to=12):
+        for bill in bills:
+            one.add(bill, REBUILT_FROM)
+            other.add(bill, REBUILT_FROM)
+        await until_floor_is(one, None)
+        await until_floor_is(other, None)
+    batches = await stored(cluster)
+    told = [(bill.place, bill.rid) for batch in batches for bill in batch.bills]
+    assert told == [(7, "a"), (7, "b"), (9, "a"), (12, "a")]
+    assert [batch.first for batch in batches] == [
+        sum(len(before.bills) for before in batches[:i]) for i in range(len(batches))
+    ]
+
+
+async def test_the_next_owner_writes_no_bill_again(cluster: Cluster) -> None:
+    first = BillWriter(cluster, 0, DetokStats())
+    async with writing(first, settled_to=20):
+        first.add(make_bill(7), REBUILT_FROM)
+        await until_floor_is(first, None)
+    stats = DetokStats()
+    second = BillWriter(cluster, 0, stats)
+    async with writing(second, settled_to=20):
+        second.add(make_bill(7), REBUILT_FROM)
+        second.add(make_bill(8), REBUILT_FROM)
+        await until_floor_is(second, None)
+    assert [(batch.first, batch.bills[0].place) for batch in await stored(cluster)] == [
+        (0, 7),
+        (1, 8),
+    ]
+    assert stats.bills == 1
+
+
+async def test_what_is_not_stored_holds_the_floor(cluster: Cluster) -> None:
+    writer = BillWriter(cluster, 0, DetokStats())
+    writer.add(make_bill(7), REBUILT_FROM)
+    writer.add(make_bill(5), 2)
+    async with writing(writer, settled_to=6):
+        await until_floor_is(writer, REBUILT_FROM)
+    assert [bill.place for batch in await stored(cluster) for bill in batch.bills] == [5]
+
+
+async def test_without_a_stream_of_bills_none_are_held(nats_server: NatsServer) -> None:
+    config = ClusterConfig(nats_url=nats_server.url, num_partitions=1)
+    async with open_cluster(config, "test") as cluster:
+        writer = BillWriter(cluster, 0, DetokStats())
+        writer.add(make_bill(7), REBUILT_FROM)
+        async with writing(writer, settled_to=9):
+            await until_floor_is(writer, None)
+            writer.add(make_bill(8), REBUILT_FROM)
+            assert writer.floor is None
