@@ -29,8 +29,8 @@ FIRST_PAGES = ("README.md", "quick-start.md", "http-api.md", "nats-api.md")
 REMEDY = f"""
 Each ```sh, ```console and ```python block of README.md and docs/*.md is run here, whole, by bash
 -eu or python, against one `jetflock serve --admin-port 8001 --nats-port 4222 --keep-requests asked
---bills-ttl-s 86400` with the demo model (ports are replaced). Correct the block; or write above it, as a line of its
-own,
+--bills-ttl-s 86400` with the demo model (ports are replaced). Correct the block; or write above it,
+as a line of its own,
     <!-- not run: REASON -->
 with one of: {", ".join(EXCUSES)}. Then only its `jetflock` and `make` commands and their flags are
 checked to exist. What is no command (an answer, a configuration) is ```text, ```json or ```yaml.
