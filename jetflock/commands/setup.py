@@ -31,8 +31,7 @@ _NAME = "jetflock setup"
 _SUMMARY = """\
 Make the streams, and the consumers of a model's pool; with MODEL its card and tokenizer, too.
 
-A scaler reads consumers by name, so they must be there before it. The model can be asked for from
-then on, until `jetflock models forget`. What is there is printed as JSON; it may be run again."""
+Run it before a scaler, and again at will; `jetflock models forget` undoes it. It prints JSON."""
 
 log = get_logger(__name__)
 

@@ -239,6 +239,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "tokenize": {"model": MARK, "prompt": MARK},
     "detokenize": {"model": MARK, "tokens": [MARK]},
     "loads": {"model": MARK},
+    "usage": {"model": MARK, "by": MARK},
     "tokenizer_info": {"model": MARK},
 }
 # What the bodies of HTTP alone may name things by.
