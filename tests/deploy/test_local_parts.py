@@ -139,9 +139,9 @@ def test_every_flag_of_a_role_is_a_flag_of_serve() -> None:
 
 
 def test_the_store_fits_a_small_disk() -> None:
-    wanted = ByteBudget(100, 800, 90, 10, 20, 6, 50, 9, 8)
+    wanted = ByteBudget(100, 800, 90, 10, 20, 6, 50, 9, 7, 8)
     assert wanted.that_fits(10_000) == wanted
-    assert wanted.that_fits(80) == ByteBudget(10, 40, 5, 5, 5, 1, 3, 0, 0)
+    assert wanted.that_fits(80) == ByteBudget(10, 40, 5, 5, 5, 1, 3, 0, 1, 0)
     for free_bytes in (1 << 28, 3 << 30, 12 << 30):
         fitting = ByteBudget.of(ClusterConfig()).that_fits(free_bytes)
         assert fitting.total < free_bytes, "a full disk stops the queue for good"
