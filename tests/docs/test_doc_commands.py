@@ -76,7 +76,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocShell]:
 
 @pytest.mark.integration
 @pytest.mark.e2e
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "are_first", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["first", "others"]

@@ -165,6 +165,7 @@ def _value(metrics: httpx.Response, name: str) -> float:
     return float(lines[0].removeprefix(name)) if lines else 0.0
 
 
+@pytest.mark.nightly
 async def test_a_full_log_and_then_full_results(tmp_path: Path) -> None:
     async with ready_stack(tmp_path) as (stack, client):
         js, subjects = stack.cluster.js, stack.cluster.subjects

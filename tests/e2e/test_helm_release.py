@@ -20,7 +20,7 @@ from tests.e2e.role_stack import DEMO_MODEL, REPOSITORY
 from tests.nats_server import NatsServer, free_port
 
 pytestmark = [
-    pytest.mark.integration, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)
+    pytest.mark.integration, pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(240)
 ]  # fmt: skip
 IN_IMAGE = "/opt/jetflock/demo_model"
 

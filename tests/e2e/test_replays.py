@@ -22,7 +22,12 @@ from tests.e2e.streams import completion_body, http_client
 from tests.e2e.test_faults import assert_queue_empty
 from tests.forked_program import ForkedProgram
 
-pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.integration,
+    pytest.mark.nightly,
+    pytest.mark.timeout(120),
+]
 
 NUM_TOKENS = 60
 CANDIDATE = "candidate"

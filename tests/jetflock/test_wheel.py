@@ -14,7 +14,12 @@ from jetflock import Client
 from tests.deploy.local_stack import REPOSITORY, LocalStack
 from tests.jetflock.test_real_stack import SCRIPTED
 
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.nightly,
+    pytest.mark.timeout(240),
+]
 
 
 def run(*command: str | Path, cwd: Path) -> str:

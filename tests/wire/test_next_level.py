@@ -23,7 +23,7 @@ from tests.worker.io_stage import eventually, eventually_async
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.integration,
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(180),
 ]
 

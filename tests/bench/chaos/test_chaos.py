@@ -63,6 +63,7 @@ CLUSTER_PLAN = replace(
 )
 
 
+@pytest.mark.nightly
 def test_streams_and_queue_are_whole_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
     ledger = call_forked(run_plan, tmp_path, CLUSTER_PLAN, timeout_s=TIMEOUT_S)
     assert ledger.violations == {}, ledger.details

@@ -41,7 +41,9 @@ def violations(page: Page) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")], ids=["wide-light", "phone-dark"]
+    ("size", "scheme"),
+    [pytest.param(WIDE, "light", marks=pytest.mark.nightly), (PHONE, "dark")],
+    ids=["wide-light", "phone-dark"],
 )
 def test_nothing_keeps_anybody_out(
     visit: Visitor, url: str, size: dict[str, int], scheme: str

@@ -250,7 +250,9 @@ async def test_an_idle_worker_takes_batch_work_without_delay(stage: Stage) -> No
 async def test_pulls_are_made_again_after_a_server_restart(
     stage: Stage, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.intake.request_puller._HEARTBEAT_S", 600.0)  # none is missed
+    # None is missed: the server takes half the time of a pull at most.
+    monkeypatch.setattr("worker.intake.request_puller._EXPIRES_S", 1200.0)
+    monkeypatch.setattr("worker.intake.request_puller._HEARTBEAT_S", 600.0)
     room = Room(num_slots=2)
     async with pulling(stage, room) as puller:
         await watches_all(puller)

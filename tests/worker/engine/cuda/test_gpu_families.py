@@ -57,7 +57,16 @@ def assert_like_the_cpu(
 
 
 @pytest.mark.parametrize(
-    "family", ["gemma2", "gemma3", "gemma4", "olmo2", "cohere2", "hunyuan", "gpt_oss"]
+    "family",
+    [
+        "gemma3",
+        "gemma4",
+        "gpt_oss",
+        *(
+            pytest.param(family, marks=pytest.mark.nightly)
+            for family in ("gemma2", "olmo2", "cohere2", "hunyuan")
+        ),
+    ],
 )
 def test_a_family_gives_the_tokens_of_the_cpu(tmp_path: Path, family: str) -> None:
     """In chunks, with graphs, with windows, soft caps, experts and sinks."""
@@ -125,7 +134,10 @@ def test_images_never_wait_for_the_gpu(
 TOWERS = ("mistral3", "internvl qwen2", "llava_next", "llava_onevision")
 
 
-@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize(
+    "name",
+    [TOWERS[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in TOWERS[1:])],
+)
 def test_a_tower_beside_a_text_model_sees_as_on_the_cpu(tmp_path: Path, name: str) -> None:
     seeing = Seeing(tmp_path, name)
     adds = [seeing.add(run_id, STORIES[run_id]) for run_id in (1, 2, 3)]

@@ -126,8 +126,8 @@ def test_what_is_refused(
         read_model_config(path)
 
 
-def test_values_of_another_size_than_keys(tmp_path: Path) -> None:
-    sizes = {"num_hidden_layers": 1, "v_head_dim": 128}
+def test_values_larger_than_keys(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 1, "v_head_dim": 512}
     path = save_config(tmp_path, "glm4_moe_lite", "Glm4MoeLiteForCausalLM", **sizes)
     with pytest.raises(ConfigError, match=r"keys of \d+ and values of"):
         read_transformers_config(path, "Glm4MoeLiteForCausalLM", ())
