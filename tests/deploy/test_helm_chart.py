@@ -162,6 +162,11 @@ def bundled_nats(**config: Values) -> Values:
         ({"nats": {"auth": {"frontend": "f", "service": "s"}}}, "nats.auth.eraser"),
         (a_model(cache={"type": "hostPath"}), "cache.hostPath is empty"),
         (a_model(cache={"type": "pvc"}, registerModel=True), "existingClaim"),
+        (
+            bundled_nats(jetstream={"fileStore": {"pvc": {"size": "15488Mi"}}})
+            | {"streams": {"billsTtlSeconds": 60}},
+            "streams may take 16512 Mi",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(
@@ -307,6 +312,14 @@ def read_as(role: str, argv: list[str]) -> ClusterConfig:
     main.__annotations__["config"] = Annotated[kind, FLAT]
     Program(name=role, summary="", main=main).run(argv)
     return read[0]
+
+
+def test_bills_are_kept_where_they_are_wanted(chart: HelmChart) -> None:
+    for seconds in (0, 86400):
+        values = bundled_nats() | {"streams": {"billsTtlSeconds": seconds}}
+        for _, pod in chart.render(values).pods():
+            told = env_of(pod["containers"][0]).get("JETFLOCK_BILLS_TTL_S")
+            assert told == (str(seconds) if seconds else None)
 
 
 @pytest.mark.parametrize("case", CASES)

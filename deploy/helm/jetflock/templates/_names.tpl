@@ -109,6 +109,6 @@ nats://{{ include "jetflock.natsFullname" . }}:4222
 {{/* What the streams may take on each server, without cards and heartbeats. */}}
 {{- define "jetflock.storedBytes" -}}
 {{- with .Values.streams -}}
-{{- add (int64 .queueMaxBytes) (int64 .logMaxBytes) (int64 .resultsMaxBytes) (int64 .responseStoreBytes) (int64 .deadMaxBytes) (int64 .objectsMaxBytes) (mul 2 (int64 .filesMaxBytes)) (mul 4 (int64 .keysMaxBytes)) -}}
+{{- add (int64 .queueMaxBytes) (int64 .logMaxBytes) (int64 .resultsMaxBytes) (int64 .responseStoreBytes) (int64 .deadMaxBytes) (int64 .objectsMaxBytes) (mul 2 (int64 .filesMaxBytes)) (mul 4 (int64 .keysMaxBytes)) (ternary (int64 .billsMaxBytes) 0 (ne (int64 .billsTtlSeconds) 0)) -}}
 {{- end -}}
 {{- end -}}

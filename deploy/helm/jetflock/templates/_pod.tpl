@@ -81,6 +81,10 @@ securityContext:
 - {name: JETFLOCK_FILES_MAX_BYTES, value: {{ $values.streams.filesMaxBytes | int64 | quote }}}
 - {name: JETFLOCK_OBJECTS_MAX_BYTES, value: {{ $values.streams.objectsMaxBytes | int64 | quote }}}
 - {name: JETFLOCK_KEYS_MAX_BYTES, value: {{ $values.streams.keysMaxBytes | int64 | quote }}}
+{{- if $values.streams.billsTtlSeconds }}
+- {name: JETFLOCK_BILLS_TTL_S, value: {{ $values.streams.billsTtlSeconds | int64 | quote }}}
+- {name: JETFLOCK_BILLS_MAX_BYTES, value: {{ $values.streams.billsMaxBytes | int64 | quote }}}
+{{- end }}
 - {name: JETFLOCK_LOG_LEVEL, value: {{ $values.logLevel | quote }}}
 - {name: JETFLOCK_LOG_FORMAT, value: json}
 {{- with $values.otel.endpoint }}
