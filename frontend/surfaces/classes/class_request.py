@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from frontend.fields.pooled_fields import (
     POOLED_IGNORED,
     PooledFields,
     pooled_refusals,
-    pooled_sampling,
 )
 from frontend.fields.request_body import BodyReader
 from frontend.jobs.job import Caller, Job
@@ -16,7 +16,7 @@ from frontend.models.model_directory import ServedModel
 from frontend.surfaces.embeddings.embedding_request import EmbeddingBody, embedding_pooling
 from frontend.surfaces.embeddings.pooled_inputs import InputFields, PooledInputs
 from shared.errors import InvalidRequest
-from shared.protocol.reply import EncodingFormat, Surface
+from shared.protocol.reply import Surface
 from shared.protocol.sampling import PoolingKind, PoolingParams
 
 
@@ -48,15 +48,8 @@ class ClassRequests:
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
-        model, prompts = await self._inputs.read(caller, body)
-        return Job(
-            surface=Surface.CLASSIFY,
-            model=model,
-            prompts=prompts,
-            sampling=pooled_sampling(body, body.field),
-            stream=bool(body.stream),
-            pooling=_class_pooling(body.use_activation, model),
-        )
+        pooling_of = partial(_class_pooling, body.use_activation)
+        return await self._inputs.job(Surface.CLASSIFY, caller, body, pooling_of)
 
 
 class PoolingRequests:
@@ -71,15 +64,9 @@ class PoolingRequests:
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
-        model, prompts = await self._inputs.read(caller, body)
-        return Job(
-            surface=Surface.POOLING,
-            model=model,
-            prompts=prompts,
-            sampling=pooled_sampling(body, body.field),
-            stream=bool(body.stream),
-            pooling=_pooling(body, model),
-            encoding_format=body.encoding_format or EncodingFormat.FLOAT,
+        pooling_of = partial(_pooling, body)
+        return await self._inputs.job(
+            Surface.POOLING, caller, body, pooling_of, body.encoding_format
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from frontend.fields.field_ranges import Range
-from frontend.fields.pooled_fields import POOLED_IGNORED, pooled_refusals, pooled_sampling
+from frontend.fields.pooled_fields import POOLED_IGNORED, pooled_refusals
 from frontend.fields.request_body import BodyReader
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ServedModel
@@ -38,15 +39,9 @@ class EmbeddingRequests:
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
-        model, prompts = await self._inputs.read(caller, body)
-        return Job(
-            surface=Surface.EMBEDDINGS,
-            model=model,
-            prompts=prompts,
-            sampling=pooled_sampling(body, body.field),
-            stream=bool(body.stream),
-            pooling=embedding_pooling(body, model),
-            encoding_format=body.encoding_format or EncodingFormat.FLOAT,
+        pooling_of = partial(embedding_pooling, body)
+        return await self._inputs.job(
+            Surface.EMBEDDINGS, caller, body, pooling_of, body.encoding_format
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from frontend.fields.field_ranges import RANGES
@@ -10,15 +11,18 @@ from frontend.fields.pooled_fields import (
     MAX_STREAMED_INPUTS,
     PooledFields,
     max_input_tokens,
+    pooled_sampling,
 )
 from frontend.fields.request_body import required_model
 from frontend.fields.token_rules import check_token_ids
-from frontend.jobs.job import Caller, Prompt
+from frontend.jobs.job import Caller, Job, Prompt
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.surfaces.chat.chat_request import ChatBody, ChatRequests, Conversation
 from frontend.surfaces.completions.completion_request import prompt_list
 from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.protocol.reply import EncodingFormat, Surface
+from shared.protocol.sampling import PoolingParams
 
 
 class InputFields(PooledFields, omit_defaults=True):
@@ -47,7 +51,27 @@ class PooledInputs:
         self._encoder = encoder
         self._chats = chats
 
-    async def read(
+    async def job(
+        self,
+        surface: Surface,
+        caller: Caller,
+        body: InputFields,
+        pooling_of: Callable[[ServedModel], PoolingParams],
+        encoding_format: EncodingFormat | None = None,
+    ) -> Job:
+        """`pooling_of` may raise RequestError, too. Raises RequestError."""
+        model, prompts = await self._read(caller, body)
+        return Job(
+            surface=surface,
+            model=model,
+            prompts=prompts,
+            sampling=pooled_sampling(body, body.field),
+            stream=bool(body.stream),
+            pooling=pooling_of(model),
+            encoding_format=encoding_format or EncodingFormat.FLOAT,
+        )
+
+    async def _read(
         self, caller: Caller, body: InputFields
     ) -> tuple[ServedModel, tuple[Prompt, ...]]:
         """Raises RequestError."""
