@@ -22,6 +22,7 @@ from shared.cli.program import Program
 from shared.cluster import Cluster, open_cluster
 from shared.config import FLAT, ClusterConfig
 from shared.errors import BrokerError, ConfigError
+from shared.storage.streams import DEAD_MARGIN_S, ERR_STREAM_NOT_FOUND
 from shared.subjects import Subjects
 from shared.telemetry.log import setup_logging
 
@@ -147,6 +148,8 @@ async def new_streams_config(
     responses = await _stream(js, old.responses_stream)
     batch = await _stream(js, old.batch_stream)
     dead = await _stream(js, old.dead_stream)
+    objects = await _stream(js, f"OBJ_{old.objects_bucket}")
+    keys = await _stream(js, f"KV_{old.key_buckets[0]}")
     resume_window_s = _age_s(results)
     as_it_is: dict[str, Any] = {
         "num_partitions": old.num_partitions,
@@ -162,10 +165,25 @@ async def new_streams_config(
         "response_ttl_s": _age_s(responses),
         "response_store_bytes": responses["max_bytes"],
         "dead_max_bytes": dead["max_bytes"],
+        "dead_ttl_s": _age_s(dead) - DEAD_MARGIN_S,
+        "objects_max_bytes": objects["max_bytes"],
+        "keys_max_bytes": keys["max_bytes"],
+        **await _bills(js, old.bills_stream),
     }
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     kept = {name: value for name, value in as_it_is.items() if _is_default(config, name, defaults)}
     return dataclasses.replace(config, prefix=prefix, **kept)
+
+
+async def _bills(js: JetStream, name: str) -> dict[str, Any]:
+    """Of the old side, where any are kept. Raises BrokerError."""
+    try:
+        bills = await _stream(js, name)
+    except BrokerError as exc:
+        if exc.err_code != ERR_STREAM_NOT_FOUND:
+            raise
+        return {}
+    return {"bills_ttl_s": _age_s(bills), "bills_max_bytes": bills["max_bytes"]}
 
 
 def _is_default(config: ClusterConfig, name: str, defaults: dict[str, Any]) -> bool:
