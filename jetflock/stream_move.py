@@ -21,6 +21,7 @@ from shared.protocol.model_cards import ModelCard
 from shared.protocol.role_cards import SUPERVISOR, MoveRecord
 from shared.service.feature_level import StoredLevel
 from shared.service.move import MoveRecords, close_queue, is_queue_closed, servers_behind_queue
+from shared.service.usage_sums import UsageSums
 from shared.storage.streams import ERR_STREAM_NOT_FOUND, ensure_consumers, stream_configs
 from shared.telemetry.log import get_logger
 
@@ -170,6 +171,7 @@ class StreamMove:
             )
         if not stored.record.is_over:
             await self._check_nothing_left()
+            await self._copy_usage()
             record = MoveRecord(stored.record.prefix, is_over=True)
             await self._old_records.put_moved_to(record, stored.revision)
         while roles := await living_levels(self._old):
@@ -211,7 +213,11 @@ class StreamMove:
         last = [f"KV_{names.workers_bucket}", f"KV_{names.roles_bucket}", names.dead_stream]
         every = [stream["name"] for stream in stream_configs(self._old.config, names)]
         kept = (f"KV_{names.meta_bucket}", names.bills_stream, *last)
-        return [*(name for name in every if name not in kept), *last]
+        return [
+            *(name for name in every if name not in kept),
+            f"KV_{names.usage_bucket}",  # there, whatever this command is told of bills
+            *last,
+        ]
 
     async def _refuse_used(self) -> None:
         prefix = self._new.subjects.prefix
@@ -272,6 +278,17 @@ class StreamMove:
         if stored is None or (found is not None and found.value == stored.value):
             return
         await cards.put(card.pool, stored.value)
+
+    async def _copy_usage(self) -> None:
+        """Sums of bills, which are asked for longer than the old side is kept."""
+        sums = UsageSums(self._old.js, self._old.subjects)
+        try:
+            await sums.catch_up()
+        except BrokerError as exc:
+            if exc.err_code != ERR_STREAM_NOT_FOUND:
+                raise
+            return  # no bills were kept
+        await sums.leave_to(self._new.bucket(self._new.subjects.usage_bucket))
 
     async def _count(self, stream: str) -> int:
         return int((await self._old.js.api(f"STREAM.INFO.{stream}"))["state"]["messages"])

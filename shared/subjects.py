@@ -347,6 +347,11 @@ class Subjects:
         return f"{self.prefix}_secrets"
 
     @property
+    def usage_bucket(self) -> str:
+        """Sums of bills, by day and a part of the tenants."""
+        return f"{self.prefix}_usage"
+
+    @property
     def files_bucket(self) -> str:
         """Uploaded files and batch outputs: records in KV, contents in an object store."""
         return f"{self.prefix}_files"

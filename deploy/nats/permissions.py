@@ -53,6 +53,7 @@ def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
                     subjects.idempotency_bucket,
                     subjects.files_bucket,
                     subjects.batches_bucket,
+                    subjects.usage_bucket,
                 ),
                 f"$KV.{subjects.secrets_bucket}.*",
                 *_reads(*_buckets(subjects.secrets_bucket)),

@@ -60,7 +60,7 @@ class ClusterParts:
                 streams.queue_watch,
                 streams.limits,
             ),
-            usage=UsageBook(cluster),
+            usage=UsageBook(cluster, older=older.usage),
         )
 
 

@@ -72,7 +72,7 @@ class FrontendSide:
         handlers = {
             **endpoints.handlers(),
             **conversations.handlers(),
-            "usage": UsageRoutes(cluster.usage).answer,
+            "usage": UsageRoutes(cluster.usage, inference).answer,
         }
         return cls(streams, parts, stored, cluster, app, handlers)
 
@@ -90,6 +90,7 @@ class FrontendSide:
             *self.inference.background,
             self.stored.batch_keeper,
             self.cluster.queue_metrics,
+            self.cluster.usage,
         )
 
     def as_older(self) -> OlderParts:
@@ -98,10 +99,12 @@ class FrontendSide:
             catalog=self.streams.catalog,
             responses=self.streams.responses,
             conversations=self.streams.conversations,
+            fork_sources=self.streams.fork_sources,
             file_store=self.stored.file_store,
             batch_store=self.stored.batch_store,
             erasing=self.stored.erasing,
             paths=self.cluster.paths,
+            usage=self.cluster.usage,
         )
 
     def forget_older(self) -> None:
@@ -110,9 +113,11 @@ class FrontendSide:
             self.streams.catalog,
             self.streams.responses,
             self.streams.conversations,
+            self.streams.fork_sources,
             self.stored.file_store,
             self.stored.all_batches,
             self.stored.erasing,
             self.cluster.paths,
+            self.cluster.usage,
         ):
             part.forget_older()

@@ -60,7 +60,7 @@ def route_tables(
         BatchRoutes(stored.batches, bodies),
         TokenRoutes(parts.tokenizing, bodies),
         LoadRoutes(cluster.reader, models),
-        UsageRoutes(cluster.usage),
+        UsageRoutes(cluster.usage, inference),
         ClusterRoutes(cluster.views, cluster.history, process.callers, over=process.shutdown.asked),
         StatusRoutes(cluster.readiness, process.metrics.registry),
         DocumentRoutes(),

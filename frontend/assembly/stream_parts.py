@@ -84,7 +84,7 @@ class StreamParts:
             router=router,
             replayer=replayer,
             finder=StreamFinder(cluster, detok),
-            fork_sources=ForkSources(cluster, catalog, detok, responses),
+            fork_sources=ForkSources(cluster, catalog, detok, responses, older=older.fork_sources),
             responses=responses,
             conversations=ConversationStore(
                 cluster, responses, max_bytes, process.frontend_id, older=older.conversations

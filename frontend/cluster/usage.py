@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
+import random
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -16,17 +19,21 @@ from frontend.text.wire_struct import Amount, Count, WireStruct
 from shared.cluster import Cluster
 from shared.errors import (
     BrokerError,
+    CasConflict,
     InvalidRequest,
     NotFound,
-    ProtocolError,
     ServiceUnavailable,
 )
-from shared.protocol.bills import Bill, decode_bills
+from shared.protocol.bills import UsageSum
+from shared.service.usage_sums import UsageGroup, UsageSums
 from shared.storage.streams import ERR_STREAM_NOT_FOUND
 from shared.telemetry.log import get_logger
 
 GROUPS = ("day", "tenant", "key", "model")
+_MAX_ROWS = 10_000
 _READ_S = 5.0  # for which a caller waits; then the reading goes on without it
+_FRESH_S = 1.0
+_STORE_S = 60.0
 
 log = get_logger(__name__)
 
@@ -60,49 +67,6 @@ class UsageReport(WireStruct, frozen=True, kw_only=True):
     num_lost: Count  # bills that were removed for room before this frontend read them
 
 
-class _Group(NamedTuple):
-    day: str
-    owner: str
-    tenant: str
-    key: str
-    model: str
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Its fields are those of a row, and but for the first those of a bill."""
-
-    num_requests: int = 0
-    num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_computed_tokens: int = 0
-    num_output_tokens: int = 0
-    num_drafted_tokens: int = 0
-    num_repeated_tokens: int = 0
-    engine_s: float = 0.0
-    repeated_s: float = 0.0
-    unmeasured_s: float = 0.0
-    queue_s: float = 0.0
-    num_handovers: int = 0
-
-    def add_bill(self, bill: Bill) -> None:
-        self.num_requests += 1
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(bill, name))
-
-    def add(self, other: _Sums) -> None:
-        for name in _ALL:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def facts(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in _ALL}
-        return {k: round(v, 6) if isinstance(v, float) else v for k, v in values.items()}
-
-
-_ALL = tuple(field.name for field in fields(_Sums))
-_SUMMED = _ALL[1:]
-
-
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
     """Which bills are summed, and by what."""
@@ -129,7 +93,7 @@ class UsageQuery:
                 )
         return cls(_day(query, "since"), _day(query, "until"), query.get("model"), by)
 
-    def takes(self, group: _Group) -> bool:
+    def takes(self, group: UsageGroup) -> bool:
         since, until = self.since, self.until
         return (
             (since is None or group.day >= since.isoformat())
@@ -150,45 +114,82 @@ def _day(query: Mapping[str, str], name: str) -> datetime.date | None:
 
 
 class UsageBook:
-    """Reads the stream of bills up to its end whenever it is asked; what was read stays summed.
+    """Follows the stream of bills, so that a question finds most of them summed, and keeps the sums
+    for whoever begins next.
 
-    A frontend that nobody asks reads nothing.
+    Who asks again and again reads what was read within the last second.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._js = cluster.js
-        self._stream = cluster.subjects.bills_stream
-        self._subjects = cluster.subjects.bills("*")
-        self._sums: dict[_Group, _Sums] = defaultdict(_Sums)
-        self._next_seq = 1
-        self._next_numbers: dict[int, int] = {}  # by partition
-        self._num_lost = 0
+    def __init__(self, cluster: Cluster, older: UsageBook | None = None) -> None:
+        """`older`: of the side that the service has moved away from."""
+        self._sums = UsageSums(cluster.js, cluster.subjects)
+        self._prefix = cluster.subjects.prefix
+        self._older = older
         self._reading: asyncio.Task[None] | None = None
+        self._read_at = float("-inf")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self._read_soon()
+                await self._sums.store()
+            except CasConflict:
+                log.debug("usage_stored_by_another")
+            except BrokerError as exc:
+                if exc.err_code != ERR_STREAM_NOT_FOUND:
+                    log.warning("usage_not_stored", error=str(exc))
+            await asyncio.sleep(_STORE_S * random.uniform(0.5, 1.5))
+
+    def forget_older(self) -> None:
+        """Its streams are gone, and what it had summed is here."""
+        self._older = None
+        self._read_at = float("-inf")
 
     async def usage(self, query: UsageQuery, viewer: Viewer) -> UsageReport:
-        """Of a tenant, or for operators of all. Raises NotFound or ServiceUnavailable."""
-        await self._catch_up()
-        found: dict[tuple[str | None, ...], _Sums] = defaultdict(_Sums)
-        for group, sums in self._sums.items():
-            if query.takes(group) and (viewer.is_operator or group.owner == viewer.owner):
-                names = tuple(getattr(group, n) if n in query.by else None for n in GROUPS)
-                found[names].add(sums)
+        """Of a tenant, or for operators of all.
+
+        Raises InvalidRequest for what would be too long, NotFound or ServiceUnavailable.
+        """
+        found: dict[tuple[str | None, ...], UsageSum] = defaultdict(UsageSum)
+        num_lost = await self.add_to(found, query, viewer)
+        if len(found) > _MAX_ROWS:
+            raise InvalidRequest(
+                f"'by' makes {len(found)} rows, and an answer has {_MAX_ROWS} at most: sum by "
+                "less, or ask for fewer days ('since', 'until') or one 'model'",
+                param="by",
+            )
         rows = [
-            msgspec.convert(dict(zip(GROUPS, names, strict=True)) | sums.facts(), UsageRow)
-            for names, sums in sorted(found.items(), key=lambda item: [n or "" for n in item[0]])
+            msgspec.convert(dict(zip(GROUPS, names, strict=True)) | _facts(row), UsageRow)
+            for names, row in sorted(found.items(), key=lambda item: [n or "" for n in item[0]])
         ]
-        return UsageReport(object="list", data=rows, num_lost=self._num_lost)
+        return UsageReport(object="list", data=rows, num_lost=num_lost)
+
+    async def add_to(
+        self, found: dict[tuple[str | None, ...], UsageSum], query: UsageQuery, viewer: Viewer
+    ) -> int:
+        """How many bills were lost. Raises NotFound or ServiceUnavailable."""
+        num_lost, older = 0, self._older
+        if older is not None:
+            with contextlib.suppress(NotFound):  # only the newer side keeps bills
+                num_lost = await older.add_to(found, query, viewer)
+        await self._catch_up()
+        owner = None if viewer.is_operator else viewer.owner
+        for part in self._sums.parts(owner, "" if older is None else older._prefix):
+            for group, row in part:
+                if query.takes(group):
+                    names = tuple(getattr(group, n) if n in query.by else None for n in GROUPS)
+                    found[names].add(row, row.num_requests)
+            await asyncio.sleep(0)  # others have their turn
+        return num_lost + self._sums.num_lost
 
     async def _catch_up(self) -> None:
-        """One reading serves all who ask meanwhile."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read())
         try:
             async with asyncio.timeout(_READ_S):
-                await asyncio.shield(self._reading)
+                await self._read_soon()
         except TimeoutError as exc:
             raise ServiceUnavailable(
-                f"The bills are being read, up to message {self._next_seq}: ask again."
+                f"The bills are being read, up to message {self._sums.seq}: ask again."
             ) from exc
         except BrokerError as exc:
             if exc.err_code == ERR_STREAM_NOT_FOUND:
@@ -197,31 +198,19 @@ class UsageBook:
                 ) from exc
             raise ServiceUnavailable("The bills cannot be read now.") from exc
 
+    async def _read_soon(self) -> None:
+        """One reading serves all who ask meanwhile, and within a second. Raises BrokerError."""
+        if self._reading is None or self._reading.done():
+            if time.monotonic() - self._read_at < _FRESH_S:
+                return
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.shield(self._reading)
+
     async def _read(self) -> None:
-        """Raises BrokerError."""
-        info = await self._js.api(f"STREAM.INFO.{self._stream}")
-        self._forget_before(str(info["state"]["first_ts"])[:10])
-        scan = self._js.direct_scan(self._stream, self._subjects, first_seq=self._next_seq)
-        async for message in scan:
-            try:
-                batch = decode_bills(message.data)
-            except ProtocolError as exc:
-                log.error("bills_unreadable", seq=message.seq, error=str(exc))
-            else:
-                num_missing = batch.first - self._next_numbers.get(batch.partition, batch.first)
-                self._num_lost += max(0, num_missing)
-                self._next_numbers[batch.partition] = batch.first + len(batch.bills)
-                self._add(batch.bills)
-            self._next_seq = message.seq + 1
+        await self._sums.catch_up()
+        self._read_at = time.monotonic()
 
-    def _add(self, bills: Iterable[Bill]) -> None:
-        for bill in bills:
-            moment = datetime.datetime.fromtimestamp(bill.ended_at, datetime.UTC)
-            day = moment.date().isoformat()
-            group = _Group(day, bill.owner, bill.tenant, bill.key, bill.model)
-            self._sums[group].add_bill(bill)
 
-    def _forget_before(self, day: str) -> None:
-        """Bills of earlier days are gone."""
-        for group in [group for group in self._sums if group.day < day]:
-            del self._sums[group]
+def _facts(row: UsageSum) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in row.__struct_fields__}
+    return {k: round(v, 6) if isinstance(v, float) else v for k, v in values.items()}

@@ -68,6 +68,54 @@ class BillBatch(msgspec.Struct, frozen=True):
     bills: list[Bill]
 
 
+class UsageSum(msgspec.Struct, array_like=True):
+    """What some bills say together; but for the first its fields are those of a bill."""
+
+    num_requests: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_output_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_repeated_tokens: int = 0
+    engine_s: float = 0.0
+    repeated_s: float = 0.0
+    unmeasured_s: float = 0.0
+    queue_s: float = 0.0
+    num_handovers: int = 0
+
+    def add(self, other: Bill | UsageSum, num_requests: int = 1) -> None:
+        self.num_requests += num_requests
+        self.num_prompt_tokens += other.num_prompt_tokens
+        self.num_cached_tokens += other.num_cached_tokens
+        self.num_computed_tokens += other.num_computed_tokens
+        self.num_output_tokens += other.num_output_tokens
+        self.num_drafted_tokens += other.num_drafted_tokens
+        self.num_repeated_tokens += other.num_repeated_tokens
+        self.engine_s += other.engine_s
+        self.repeated_s += other.repeated_s
+        self.unmeasured_s += other.unmeasured_s
+        self.queue_s += other.queue_s
+        self.num_handovers += other.num_handovers
+
+
+class UsagePart(msgspec.Struct, frozen=True):
+    """Of one day and a part of the tenants, in KV: whoever sums begins here."""
+
+    stream: str  # when the stream of bills was made: in another one `seq` means nothing
+    seq: int  # all bills up to there are in it
+    rows: list[tuple[str, str, str, str, UsageSum]]  # owner, tenant, key, model
+
+
+class UsageHead(msgspec.Struct, frozen=True):
+    """How far all parts are; written behind them. Some may be further."""
+
+    stream: str = ""
+    seq: int = 0
+    next_numbers: dict[str, int] = {}  # by partition, of the next bill
+    num_lost: int = 0  # bills that were gone before they were summed
+
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(BillBatch).decode
 

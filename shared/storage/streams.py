@@ -53,6 +53,7 @@ _AGE_FLAGS = {  # by how streams' names end
     "_RESPONSES": "--response-ttl-s",
     "_DEAD": "--dead-ttl-s",
     "_BILLS": "--bills-ttl-s",
+    "_usage": "--bills-ttl-s",
     "_BATCH": "--files-ttl-s",
     "_files": "--files-ttl-s",
     "_batches": "--files-ttl-s",
@@ -251,6 +252,7 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
         subjects.batches_bucket: config.files_ttl_s,
         subjects.meta_bucket: 0.0,
         subjects.secrets_bucket: 0.0,
+        **({subjects.usage_bucket: config.bills_ttl_s} if config.bills_ttl_s else {}),
     }
     for bucket, ttl_s in buckets.items():
         is_limited = bucket in subjects.key_buckets

@@ -25,7 +25,7 @@ from frontend.stored.batches.batch_results import LineResult
 from frontend.stored.batches.batch_store import BatchMark
 from frontend.stored.files.file_record import UPLOADED, FileRecord
 from shared.broker.piece_chain import Piece
-from shared.protocol.bills import Bill, BillBatch
+from shared.protocol.bills import Bill, BillBatch, UsageHead, UsagePart, UsageSum
 from shared.protocol.codec import encode, encode_token_frame
 from shared.protocol.dead import Crash, DeadRequest
 from shared.protocol.finish import Beam, Cost, Finish, FinishReason, RunFacts
@@ -231,6 +231,7 @@ WHOLE_RESPONSE = ResponseParams(
     {"effort": "low"}, "required", [{"type": "function"}], "auto", {"id": "conv_x"},
 )  # fmt: skip
 PAYER_REPLY = msgspec.structs.replace(REPLY, payer=Payer("alice", "0123456789ab", {"job": "7"}))
+USED = UsageSum(1, 2, 3, 4, 5, 6, 7, 1.5, 2.5, 3.5, 4.5, 8)
 BILL = Bill(
     RID, RID, 1_790_000_000.5, FinishReason.STOP, "m", "batch", "owner", "alice", "0123456789ab",
     {"job": "7"}, 9, 8, 7, 6, 5, 4, 1.5, 0.5, 0.75, 0.25, 4.5, "worker-1", "H", 1, 12,
@@ -290,6 +291,8 @@ MAPS |= {
     "end-billed": End(5, FinishReason.DEADLINE, "worker-1", level=4, cost=COST),
     "done-billed": Done(RID, b"", "", Finish(FinishReason.CANCEL), None, bill=BILL),
     "bills": BillBatch(2, 1, 2, [BILL]),
+    "usage-part": UsagePart("2026-11-28T00:00:00Z", 7, [("o", "t", "k", "m", USED)]),
+    "usage-head": UsageHead("2026-11-28T00:00:00Z", 7, {"1": 3}, 2),
     "dead-whole": DeadRequest(
         RID, "p", "batch", "poison", (Crash("worker-1", 1.5, 2.5, True, True),), 1.5, 2.5, b"x",
         "dead/x",

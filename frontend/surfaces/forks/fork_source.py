@@ -55,12 +55,23 @@ class ForkSources:
     """
 
     def __init__(
-        self, cluster: Cluster, catalog: ModelCatalog, detok: DetokClient, kept: ResponseStore
+        self,
+        cluster: Cluster,
+        catalog: ModelCatalog,
+        detok: DetokClient,
+        kept: ResponseStore,
+        older: ForkSources | None = None,
     ) -> None:
+        """`older`: those that the service has moved away from, where streams run still."""
         self._cluster = cluster
         self._catalog = catalog
         self._detok = detok
         self._kept = kept
+        self._older = older
+
+    def forget_older(self) -> None:
+        """Its streams are gone."""
+        self._older = None
 
     async def find(self, group_id: str, choice: int, caller: Caller) -> ForkSource:
         """Raises NotFound, also for what is another's, InvalidRequest for a choice that it has not,
@@ -70,6 +81,10 @@ class ForkSources:
             raise StreamNotFound(group_id)
         try:
             return await self._find(group_id, choice, caller)
+        except StreamNotFound:
+            if self._older is None:
+                raise
+            return await self._older.find(group_id, choice, caller)
         except BrokerError as exc:
             raise ServiceUnavailable("The stream cannot be read now.") from exc
         except ProtocolError as exc:
@@ -83,7 +98,7 @@ class ForkSources:
         prompt = None if request is None else await self._prompt(request)
         done = None
         if request is None or prompt is None:
-            kept = await self._kept.get_request(rid)
+            kept = await self._kept.own_request(rid)
             if kept is None:
                 await self._refuse(group_id, choice, caller.owner)
             request, done = kept
@@ -135,7 +150,7 @@ class ForkSources:
         queued = await self._cluster.queue.find(rid)
         if queued is not None:
             return queued.reply
-        if (kept := await self._kept.get_request(rid)) is not None:
+        if (kept := await self._kept.own_request(rid)) is not None:
             return kept.request.reply
         subjects = self._cluster.subjects
         results = PieceChain(self._cluster.js, subjects.results_stream)

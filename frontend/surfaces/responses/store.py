@@ -100,9 +100,16 @@ class ResponseStore:
 
         Raises ServiceUnavailable.
         """
+        found = await self.own_request(rid)
+        if found is None and self._older is not None:
+            return await self._older.get_request(rid)
+        return found
+
+    async def own_request(self, rid: str) -> KeptRequest | None:
+        """The same without the older store. Raises ServiceUnavailable."""
         first = await self._message(rid, 1)
         if first is None:
-            return None if self._older is None else await self._older.get_request(rid)
+            return None
         result = await self._result(rid, first.seq)
         try:
             request = decode(GenerateRequest, first.data)

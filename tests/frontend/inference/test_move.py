@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from frontend.cluster import usage
+from frontend.cluster.usage import UsageBook, UsageQuery
+from frontend.cluster.view import Viewer
 from jetflock.stream_move import StreamMove
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
-from shared.errors import ConfigError
+from shared.errors import BrokerError, ConfigError
+from shared.protocol.bills import Bill, BillBatch, encode_bills
+from shared.protocol.finish import FinishReason
 from shared.protocol.role_cards import MoveRecord
 from shared.service.move import MoveRecords, is_queue_closed
+from shared.subjects import rid_of
 from tests.frontend.conftest import RunningFrontend, Stack, _end
 from tests.frontend.fake_backend import FakeBackend, Script
 from tests.frontend.tenants.test_key_rotation import write_keys
+from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 from tests.worker.io_stage import eventually, eventually_async
 
@@ -229,6 +237,71 @@ async def completed(client: httpx.AsyncClient, batch_id: str) -> dict[str, Any]:
 
     await eventually_async(is_completed, 20)
     return found
+
+
+async def test_streams_of_the_old_side_are_forked_on_the_new_one(moving: Moving) -> None:
+    stack = moving.stack
+    stack.say("Old", " side")
+    frontend = await stack.start_frontend(keep_requests="all")
+    async with frontend.client() as client:
+        kept = (await ask(frontend)).headers["x-request-id"]
+        await eventually_async(lambda: has_queued(stack, 0))
+        stack.backend.hold.clear()
+        waiting = asyncio.create_task(ask(frontend, "held"))
+        await eventually_async(lambda: has_queued(stack, 1))
+        [queued] = [request async for request in waiting_rids(stack)]
+        await moving.go_over(frontend)
+        for source, at, given in ((kept, 1, 1), (queued, 0, 0)):
+            answer = await client.post(f"/v1/streams/{source}/fork", json={"at": at})
+            assert text_of(answer).endswith("New side")
+            assert answer.headers["x-fork-at"] == str(given)
+        assert await stack.num_queued() == 1
+        stack.backend.hold.set()
+        assert text_of(await waiting) == "Old side"
+        listed = (await client.get("/v1/streams")).json()
+        assert kept in {each["id"] for each in listed["data"]}
+        none = await client.post(f"/v1/streams/{'0' * 32}/fork", json={"at": 0})
+        assert none.status_code == 404
+
+
+async def waiting_rids(stack: Stack) -> AsyncIterator[str]:
+    subjects = stack.cluster.subjects
+    scan = stack.cluster.js.direct_scan(subjects.requests_stream, subjects.requests("*", "*"))
+    async for message in scan:
+        yield rid_of(message.subject)
+
+
+async def test_usage_is_that_of_both_sides_and_stays_when_one_is_gone(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "_FRESH_S", 0.0)
+    config = ClusterConfig(nats_url=nats_server.url, num_partitions=1, bills_ttl_s=86_400.0)
+    async with (
+        open_cluster(config, "old") as old,
+        open_cluster(replace(config, prefix=NEW), "new") as new,
+    ):
+        move, older = StreamMove(old, new), UsageBook(old)
+        book = UsageBook(new, older=older)
+        for cluster, num_tokens in ((old, 5), (new, 7)):
+            bill = Bill("r", "r", time.time(), FinishReason.STOP, num_output_tokens=num_tokens)
+            batch = encode_bills(BillBatch(2, 0, 0, [bill]))
+            await cluster.js.publish(cluster.subjects.bills(0), batch)
+
+        async def num_used() -> int:
+            report = await book.usage(UsageQuery(by=()), Viewer("", is_operator=True))
+            return sum(row.num_output_tokens for row in report.data)
+
+        assert await num_used() == 12
+        await move.prepare()
+        await move.announce()
+        await move.close(20)
+        await move.delete_old(20)
+        book.forget_older()
+        assert await num_used() == 12
+        assert await old.bucket(old.subjects.meta_bucket).get("incarnation") is not None
+        with pytest.raises(BrokerError, match="stream not found"):
+            await old.js.api(f"STREAM.INFO.KV_{old.subjects.usage_bucket}")
+        assert (await old.js.api(f"STREAM.INFO.{old.subjects.bills_stream}"))["state"]["messages"]
 
 
 async def test_a_frontend_that_starts_meanwhile_serves_both_sides(moving: Moving) -> None:
