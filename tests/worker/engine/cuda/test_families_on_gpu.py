@@ -26,6 +26,8 @@ from worker.engine.cuda.cuda_device import CudaDevice
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason=NO_GPU)]
 
 KERNELS: dict[str, Any] = SMALL | {"attention_backend": "triton", "overlap": True}
+# transformers makes tensors of an image's sizes there, and waits until they have come.
+WAITING_TOWERS = ("mistral3", "llava_next", "llava_onevision")
 HAS_GROUPED_PRODUCT = HAS_GPU and torch.cuda.get_device_capability() >= (9, 0)
 
 
@@ -65,8 +67,8 @@ def test_images_are_seen_as_on_the_cpu(tmp_path: Path, gpu: CudaDevice) -> None:
 
 
 @pytest.mark.parametrize("name", TOWERS)
-def test_a_tower_sees_as_on_the_cpu(tmp_path: Path, gpu: CudaDevice, name: str) -> None:
-    seeing = Seeing(tmp_path, name)
+def test_a_tower_sees_as_on_the_cpu(tmp_path: Path, name: str) -> None:
+    gpu, seeing = CudaDevice(check_syncs=name not in WAITING_TOWERS), Seeing(tmp_path, name)
     adds = [seeing.add(run_id, STORIES[run_id]) for run_id in (1, 2, 3)]
     ours = GpuRig(seeing.path, gpu, **KERNELS).run(*adds)
     assert ours == GpuRig(seeing.path, None, **SMALL).run(*adds)

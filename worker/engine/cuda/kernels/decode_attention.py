@@ -18,7 +18,7 @@ from worker.engine.layers.attention_backend import AttentionLayer
 
 BLOCK_KEY_BYTES = 64 << 10  # of the keys that are read at a time: more stages of them have no room
 BLOCK_SPLITS = 16  # of a row, that are merged at a time: most have one
-MIN_ROWS = 16  # of a matrix product on tensor cores
+MIN_ROWS = MIN_DIM = 16  # of a matrix product on tensor cores
 NO_WINDOW = 1 << 30
 NO_CHUNK = 1 << 30
 
@@ -54,7 +54,7 @@ def decode_attention(
     """Keys and values of the queries' own tokens are in the pool already."""
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = keys.shape[1:3]
-    block_dim = triton.next_power_of_2(head_dim)
+    block_dim = max(MIN_DIM, triton.next_power_of_2(head_dim))
     _split_kernel[(len(splits.pieces), num_kv_heads)](
         q,
         keys,

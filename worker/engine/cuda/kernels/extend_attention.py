@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
-from worker.engine.cuda.kernels.decode_attention import NO_CHUNK, NO_WINDOW
+from worker.engine.cuda.kernels.decode_attention import MIN_DIM, MIN_ROWS, NO_CHUNK, NO_WINDOW
 from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.layers.attention_backend import AttentionLayer
 
@@ -48,9 +48,9 @@ def extend_attention(
         NUM_KV_HEADS=num_kv_heads,
         PAGE_SIZE=page_size,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=triton.next_power_of_2(head_dim),
+        BLOCK_DIM=max(MIN_DIM, triton.next_power_of_2(head_dim)),
         BLOCK_QUERIES=blocks.num_queries,
-        ROWS=max(16, triton.next_power_of_2(blocks.num_queries * group)),
+        ROWS=max(MIN_ROWS, triton.next_power_of_2(blocks.num_queries * group)),
         BLOCK_KEYS=BLOCK_KEY_BYTES // q.element_size(),
         HAS_SOFT_CAP=layer.soft_cap is not None,
         HAS_SINKS=layer.sinks is not None,

@@ -105,7 +105,7 @@ def _draw_kernel(
     temperature = tl.load(temperatures_ptr + row)
     noisy = logits
     if temperature > GREEDY:
-        scaled = logits / temperature
+        scaled = tl.div_rn(logits, temperature)  # as kept_thresholds.py does
         is_kept = (scaled >= tl.load(thresholds_ptr + row)) & mask
         noisy = tl.full([BLOCK], float("-inf"), tl.float32)
         if tl.max(is_kept.to(tl.int32), axis=0) > 0:  # of most blocks nothing is, where a few are
