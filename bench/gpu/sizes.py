@@ -23,6 +23,7 @@ class Sizes:
     cold_bytes: int  # more than the caches hold
     linear_rows: tuple[int, ...]
     decode_rows: tuple[int, ...]  # falling; one of them twice, for the noise
+    sampled_rows: tuple[int, ...]  # of those, with top_k and top_p, too
     decode_len: int  # of the prompt
     decode_tokens: int
     prompt_lens: tuple[int, ...]
@@ -52,6 +53,7 @@ ON_GPU = Sizes(
     cold_bytes=256 << 20,
     linear_rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
     decode_rows=(256, 128, 64, 32, 8, 1, 1),
+    sampled_rows=(128, 32, 1),
     decode_len=1024,
     decode_tokens=128,
     prompt_lens=(1024, 4096, 8192, 16384),
@@ -80,6 +82,7 @@ ON_CPU = Sizes(
     cold_bytes=1 << 10,
     linear_rows=(1, 2),
     decode_rows=(2, 1, 1),
+    sampled_rows=(1,),
     decode_len=32,
     decode_tokens=12,
     prompt_lens=(64,),

@@ -13,6 +13,7 @@ Column = tuple[str, str, str]
 _DECODE: tuple[Column, ...] = (
     ("model", "model", ""),
     ("attention", "attention", ""),
+    ("sampling", "sampling", ""),
     ("requests", "rows", "d"),
     ("ms a step", "step_ms", ".3f"),
     ("tokens/s", "tokens_per_s", ",.0f"),

@@ -99,7 +99,10 @@ def test_logprobs_of_prompt_and_output_are_those_of_transformers(rig: StageRig) 
 
 
 def test_decode_is_told_with_what_the_host_does(rig: StageRig) -> None:
-    assert [cell["rows"] for cell in rig.run("decode")] == [2, 1, 1]
+    cells = rig.run("decode")
+    assert [(cell["rows"], cell["sampling"]) for cell in cells] == [
+        (2, "greedy"), (1, "greedy"), (1, "greedy"), (1, "top-k, top-p"),
+    ]  # fmt: skip
     cell = rig.results[0]
     parts = [cell[f"{part}_ms"] for part in ("schedule", "plan", "launch", "post")]
     assert all(part >= 0 for part in parts)
@@ -109,7 +112,8 @@ def test_decode_is_told_with_what_the_host_does(rig: StageRig) -> None:
 def test_a_number_of_requests_that_has_no_room_is_told_and_fewer_are_measured(
     rig: StageRig,
 ) -> None:
-    most, one = rig.run("decode", {"num_kv_tokens": 96}, decode_rows=(8, 1))
+    sizes = {"decode_rows": (8, 1), "sampled_rows": ()}
+    most, one = rig.run("decode", {"num_kv_tokens": 96}, **sizes)
     assert most["skipped"].startswith("8 requests were given, ")
     assert "step_ms" not in most
     assert one["step_ms"] > 0
@@ -196,15 +200,18 @@ def test_goals_are_met_accepted_or_missed_by_the_worst_that_they_mean() -> None:
             "stage": "decode",
             "model": BIG,
             "rows": rows,
+            "sampling": "greedy",
             "share": share,
             "idle_us": 1e3 / rows,
         }
 
-    results = [decode(1, 0.83), decode(32, 0.9), decode(256, 0.75), {"stage": "x", "model": MIDDLE}]
+    sampled = decode(1, 0.3) | {"sampling": "top-k, top-p"}
+    results = [decode(1, 0.83), decode(32, 0.9), decode(256, 0.75), sampled]
+    results.append({"stage": "x", "model": MIDDLE})
     reached = {goal["goal"]: goal["reached"] for goal in goal_results(results)}
     assert reached["8B decode, 1 request"] == "met"
     assert reached["8B decode, 32 to 256 requests"] == "accepted"
-    assert reached["GPU idle between decode steps, us"] == "missed"
+    assert reached["GPU idle between steps, us"] == "missed"
     assert reached["8B prefill"] == reached["1.7B decode, 1 request"] == "not measured"
     assert not any("0.6B" in name for name in reached)
     assert goal_results([{"stage": "decode", "model": "tiny", "rows": 1, "share": 1.0}]) == []
@@ -304,6 +311,7 @@ def test_the_table_has_what_was_measured_and_what_was_not(tmp_path: Path) -> Non
             "stage": "decode",
             "model": BIG,
             "rows": 8,
+            "sampling": "greedy",
             "step_ms": 4.12345,
             "share": 0.8137,
             "attention": "xqa/fa3",
@@ -315,7 +323,7 @@ def test_the_table_has_what_was_measured_and_what_was_not(tmp_path: Path) -> Non
     assert "4.30 TB/s, products reach 790 TFLOP/s" in text
     assert "1 of 2 cells agree; not tokens (fa2)." in text
     assert "| 16/8 | 512 | 8 | fa2 | 10.0 | 50% | 1 |" in text
-    assert "| qwen3-8b | xqa/fa3 | 8 | 4.123 |  | 81% |" in text
+    assert "| qwen3-8b | xqa/fa3 | greedy | 8 | 4.123 |  | 81% |" in text
     assert "- generate a: not done in 5 s" in text
     assert len(report.path.read_text().splitlines()) == len(report.results)
 

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.gpu.direct_engine import random_prompts
+from bench.gpu.direct_engine import DirectEngine, random_prompts
 from bench.gpu.rig import Rig
+
+SAMPLED = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}  # as Qwen3's generation_config.json
+SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {}, "top-k, top-p": SAMPLED}
 
 
 def run(rig: Rig) -> None:
     sizes = rig.sizes
     engine = rig.engine(max_running=max(sizes.decode_rows), cuda_graph_tokens=(0,))
     # The most first: for fewer requests, the prompts' keys and values are there already.
-    prompts = random_prompts([sizes.decode_len] * max(sizes.decode_rows), seed=1)
     for num_rows in sizes.decode_rows:
-        facts = {"model": rig.task.model, "attention": engine.kernels, "rows": num_rows}
-        ran = engine.run(prompts[:num_rows], [sizes.decode_tokens] * num_rows)
-        try:
-            facts |= _speed(rig, num_rows, ran.step_s(num_rows))
-        except ValueError as exc:  # keys and values of so many have no room
-            facts["skipped"] = str(exc)
-        rig.tell(facts | engine.host.decode_facts(num_rows))
+        _measure(rig, engine, num_rows, "greedy")
+    for num_rows in sizes.sampled_rows:
+        _measure(rig, engine, num_rows, "top-k, top-p")
+
+
+def _measure(rig: Rig, engine: DirectEngine, num_rows: int, sampling: str) -> None:
+    sizes = rig.sizes
+    prompts = random_prompts([sizes.decode_len] * num_rows, seed=1)
+    facts = {"model": rig.task.model, "attention": engine.kernels, "rows": num_rows}
+    facts |= {"sampling": sampling}
+    ran = engine.run(prompts, [sizes.decode_tokens] * num_rows, **SAMPLINGS[sampling])
+    try:
+        facts |= _speed(rig, num_rows, ran.step_s(num_rows))
+    except ValueError as exc:  # keys and values of so many have no room
+        facts["skipped"] = str(exc)
+    rig.tell(facts | engine.host.decode_facts(num_rows))
 
 
 def _speed(rig: Rig, num_rows: int, step_s: float) -> dict[str, Any]:
