@@ -43,5 +43,5 @@ def is_compiled(backend: str, heads: tuple[int, int, int], page_size: int) -> bo
 def may_use_flashinfer(task: Task) -> bool:
     """All engines may; of attention alone, those that ask for it."""
     return task.backend in OF_FLASHINFER or (
-        task.backend == "auto" and task.stage not in ("environment", "linears")
+        task.backend == "auto" and task.stage not in ("environment", "linears", "tests")
     )

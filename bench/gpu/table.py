@@ -101,7 +101,8 @@ _TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
 
 def markdown(results: Sequence[Result], command: str) -> str:
     """Heading, tables, and what has failed."""
-    parts = [_opening(results, command), _correctness(results), _attention(results)]
+    parts = [_opening(results, command), _correctness(results), _tests(results)]
+    parts.append(_attention(results))
     for title, stage, columns in _TABLES:
         rows = [
             result for result in results if result["stage"] == stage and not _is_missing(result)
@@ -153,6 +154,16 @@ def _correctness(results: Sequence[Result]) -> str:
     wrong = [f"{each['what']} ({each.get('backend', '')})" for each in cells if not each["ok"]]
     text = f"**Correctness**: {len(cells) - len(wrong)} of {len(cells)} cells agree"
     return text + (f"; not {', '.join(wrong)}." if wrong else ".")
+
+
+def _tests(results: Sequence[Result]) -> str:
+    of_tests = [result for result in results if result["stage"] == "tests"]
+    counts = [result for result in of_tests if "ran" in result]
+    if not counts:
+        return ""
+    passed, ran = (sum(result[what] for result in counts) for what in ("passed", "ran"))
+    lines = [f"- `{each['test']}`: {each['why']}" for each in of_tests if "test" in each]
+    return "\n".join([f"**Tests**: {passed} of {ran} pass.", *lines])
 
 
 def _attention(results: Sequence[Result]) -> str:

@@ -23,6 +23,7 @@ from bench.gpu.plan import LIMITS_S, plan
 from bench.gpu.report import Report
 from bench.gpu.rig import Rig
 from bench.gpu.shapes import Costs
+from bench.gpu.stages.tests import results_of
 from bench.gpu.table import markdown
 from bench.gpu.task import Task
 from bench.gpu.task_process import run_task
@@ -345,6 +346,25 @@ def test_the_table_has_what_was_measured_and_what_was_not(tmp_path: Path) -> Non
 )
 def test_a_slim_flashinfer_has_what_attention_compiles_from(name: str, is_kept: bool) -> None:
     assert slim_flashinfer.is_kept(name) == is_kept
+
+
+def test_tests_that_failed_are_told_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    path.write_text(
+        '<testsuites><testsuite name="pytest" errors="0" failures="1" skipped="1" tests="3">'
+        '<testcase classname="tests.worker.engine.cuda.test_kernels" name="test_a[gpu]"/>'
+        '<testcase classname="tests.worker.engine.cuda.test_kernels" name="test_b[gpu]">'
+        '<failure message="AssertionError: 7">at length</failure></testcase>'
+        '<testcase classname="tests.worker.engine.cuda.test_ranks" name="test_c">'
+        '<skipped message="no NVIDIA GPU"/></testcase></testsuite></testsuites>'
+    )
+    told = list(results_of(path))
+    assert told == [
+        {"test": "test_kernels::test_b[gpu]", "why": "AssertionError: 7"},
+        {"ran": 2, "passed": 1},
+    ]
+    text = markdown([{"stage": "tests"} | result for result in told], "the command")
+    assert "**Tests**: 1 of 2 pass.\n- `test_kernels::test_b[gpu]`: AssertionError: 7" in text
 
 
 def test_headers_and_libraries_of_pip_make_up_for_a_toolkit_without(
