@@ -80,7 +80,7 @@ class StoredHeads:
 
     def stored_name(self, name: str) -> str | None:
         """What the checkpoint calls it: saved without a head, names have no prefix."""
-        names = (name, name.removeprefix("model."))
+        names = (name, name.removeprefix("model."), name.removeprefix("transformer."))
         return next((each for each in names if self.shape(each) is not None), None)
 
     def stored_names(self, name: str) -> list[str]:

@@ -25,6 +25,12 @@ YARN_ROPE = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+MINISTRAL_3_ROPE = YARN_ROPE | {
+    "original_max_position_embeddings": 20,
+    "llama_4_scaling_beta": 0.4,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.3,
+}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -251,6 +257,68 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm4": ("glm4", {"pad_token_id": 2}),
     "nemotron": ("nemotron", {"mlp_bias": True, "attention_bias": True}),
+    "phi": ("phi", {"partial_rotary_factor": 0.5}),
+    "phi norms": ("phi", {"head_dim": 8, "qk_layernorm": True, "num_key_value_heads": 6}),
+    "gpt_neox": ("gpt_neox", {"head_dim": 8, "rotary_pct": 0.5}),
+    "gpt_neox in turn": (
+        "gpt_neox",
+        {
+            "head_dim": 8,
+            "rotary_pct": 1.0,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "persimmon": ("persimmon", {"head_dim": 8, "pad_token_id": 2}),
+    "persimmon without norms": (
+        "persimmon",
+        {"head_dim": 8, "qk_layernorm": False, "partial_rotary_factor": 1.0},
+    ),
+    "ministral3": (
+        "ministral3",
+        {"rope_parameters": MINISTRAL_3_ROPE},
+    ),
+    "ministral3 window": (
+        "ministral3",
+        {"sliding_window": WINDOW, "rope_parameters": YARN_ROPE | {"llama_4_scaling_beta": 1.0}},
+    ),
+    "apertus": ("apertus", {"rope_parameters": LLAMA3_ROPE}),
+    "apertus biases": (
+        "apertus",
+        {"attention_bias": True, "hidden_act": "relu2", "tie_word_embeddings": True},
+    ),
+    "nanochat": ("nanochat", {"final_logit_softcapping": 5.0}),
+    "nanochat biases": (
+        "nanochat",
+        {"attention_bias": True, "final_logit_softcapping": None, "hidden_act": "gelu"},
+    ),
+    "gpt2": ("gpt2", {}),
+    "gpt2 by layer": (
+        "gpt2",
+        {
+            "n_inner": 72,
+            "scale_attn_by_inverse_layer_idx": True,
+            "scale_attn_weights": False,
+            "activation_function": "relu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gpt_bigcode": ("gpt_bigcode", {}),
+    "gpt_bigcode by head": ("gpt_bigcode", {"multi_query": False}),
+    "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 48}),
+    "opt without biases": (
+        "opt",
+        {
+            "ffn_dim": 64,
+            "word_embed_proj_dim": 48,
+            "enable_bias": False,
+            "layer_norm_elementwise_affine": False,
+        },
+    ),
+    "biogpt": ("biogpt", {}),
+    "biogpt not scaled": ("biogpt", {"scale_embedding": False, "tie_word_embeddings": False}),
+    "vaultgemma": ("vaultgemma", {"sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
     "hunyuan": ("hunyuan_v1_dense", {}),
     "hunyuan alpha": ("hunyuan_v1_dense", {"rope_parameters": ALPHA_ROPE}),
 }
@@ -790,16 +858,7 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Computed by transformers, over our attention.
 GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
-    "phi": ("phi", {"head_dim": 8, "partial_rotary_factor": 0.5}),
     "phimoe": ("phimoe", MOE),
-    "gpt_neox": ("gpt_neox", {}),
-    "ministral3": ("ministral3", {}),
-    "apertus": ("apertus", {}),
-    "persimmon": ("persimmon", {"head_dim": 8, "pad_token_id": 2}),
-    "gpt2": ("gpt2", {}),
-    "gpt_bigcode": ("gpt_bigcode", {}),
-    "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 48}),
-    "vaultgemma": ("vaultgemma", {"sliding_window": WINDOW}),
     "mimo_v2_flash": (
         "mimo_v2_flash",
         MOE
@@ -814,8 +873,6 @@ GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_intermediate_size": 32,
         },
     ),
-    "nanochat": ("nanochat", {}),
-    "biogpt": ("biogpt", {}),
 }
 
 

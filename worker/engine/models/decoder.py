@@ -51,6 +51,9 @@ class DecoderModel:
         self._ops = ops
         self._attention_layers = attention_layers(config, weights)
         self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
+        self._positions: torch.Tensor | None = None  # [num_positions, hidden_size]
+        if config.position_offset is not None:
+            self._positions = weights.positions()[config.position_offset :]
         self._embedding_scale = config.embedding_scale
         if config.is_embedding_scale_rounded:
             rounded = torch.tensor(config.embedding_scale, dtype=self._embeddings.dtype)
@@ -74,6 +77,7 @@ class DecoderModel:
             self._ends = [LayerEnd(config, weights.reader, each, ops) for each in layer_ids]
         self._norm = make_norm(config, weights.norm(), ops)
         self._lm_head = ops.head(weights.lm_head(self._embeddings))
+        self._head_bias = weights.head_bias()
 
     @property
     def attention_layers(self) -> Sequence[AttentionLayer]:
@@ -84,6 +88,10 @@ class DecoderModel:
         residual = functional.embedding(batch.input_ids, self._embeddings)
         if self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
+        if self._positions is not None:
+            residual = residual + functional.embedding(batch.positions, self._positions)
+        if self._config.norms_embeddings:
+            residual = self._norm.of(residual)
         for places, rows in batch.image_rows:
             residual[places] = rows[0]
         given = None if self._inputs is None else self._inputs.of(batch, residual)
@@ -102,6 +110,8 @@ class DecoderModel:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""
         logits = self._lm_head(hidden)
+        if self._head_bias is not None:
+            logits = logits + self._head_bias
         if self._config.logits_divisor != 1.0:
             logits = logits / self._config.logits_divisor
         soft_cap = self._config.logits_soft_cap
@@ -158,7 +168,7 @@ class AttentionMixer:
         self._num_gates = layer.num_heads if config.has_attention_gate else 0
         self._qkv = LoraLinear.of(weights.qkv, ops, layer_id, QKV)
         rotates = config.layer_ropes[attention_id] is not None
-        self._head_norm = make_head_norm(config, layer, weights.head_norm, rotates=rotates)
+        self._head_norm = make_head_norm(config, layer, weights, rotates=rotates)
         self._output = LoraLinear.of(weights.output, ops, layer_id, OUTPUT)
 
     def forward(
@@ -238,6 +248,7 @@ class DecoderLayer:
         self._mixer = mixer
         self._after_attention = make_norm(config, weights.after_attention, ops)
         self._before_mlp = make_norm(config, weights.before_mlp, ops)
+        self._has_own_norm = weights.before_mlp is not None  # the MLP, beside attention
         self._mlp = mlp
         self._after_mlp = make_norm(config, weights.after_mlp, ops)
 
@@ -251,6 +262,8 @@ class DecoderLayer:
         x, residual = self._before_attention.of_sum(delta, residual)
         attended = self._mixer.forward(x, batch, attention)
         if self._config.is_parallel:
+            if self._has_own_norm:
+                x = self._before_mlp.of(residual)
             return attended + self._mlp.forward(x, batch), residual
         x, residual = self._before_mlp.of_sum(self._after_attention.of(attended), residual)
         return self._after_mlp.of(self._mlp.forward(x, batch)), residual
@@ -341,10 +354,11 @@ def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps)
 
 
 def make_head_norm(
-    config: DecoderConfig, layer: AttentionLayer, weight: torch.Tensor | None, *, rotates: bool
+    config: DecoderConfig, layer: AttentionLayer, weights: AttentionWeights, *, rotates: bool
 ) -> HeadNorm | None:
     """None: queries and keys are attended to as they are projected."""
     norm = config.head_norm
     if norm is None or (norm.is_of_rotated and not rotates):
         return None
-    return HeadNorm(norm, config.norm, weight, layer.num_heads)
+    weight, bias = weights.head_norm, weights.head_norm_bias
+    return HeadNorm(norm, config.norm, weight, bias, layer.num_heads)

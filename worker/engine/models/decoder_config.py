@@ -75,10 +75,14 @@ class DecoderConfig(ModelConfig):
     norm: NormConfig
     norm_places: NormPlaces = LLAMA_PLACES
     attention_norm_places: NormPlaces | None = None  # of layers that attend; None: the same
-    is_parallel: bool = False  # the MLP is given what attention is given: no norm is between them
+    is_parallel: bool = False  # the MLP is given the stream that attention is given
     rope: RopeConfig  # in whose order heads are kept
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
-    query_growth: QueryGrowth | None = None  # of layers that do not rotate
+    query_growth: QueryGrowth | None = None
+    # Embeddings of positions are added to those of tokens; this many come before the first
+    # position's. None: there are none.
+    position_offset: int | None = None
+    norms_embeddings: bool = False  # with the last norm, which has no weights
     keys_are_values: tuple[bool, ...] = ()  # by layer that attends: before norm and rotation
     attends: tuple[bool, ...] = ()  # by layer; (): all do
     recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None, (): none keeps a state
@@ -92,7 +96,10 @@ class DecoderConfig(ModelConfig):
     has_output_bias: bool  # of the attention's output projection
     has_mlp_bias: bool
     has_tied_embeddings: bool
+    has_head_bias: bool = False
     stored_qkv: tuple[str, ...] = QKV_PARTS  # modules of queries, keys and values: three, or one
+    is_qkv_by_head: bool = False  # of one: each head has its query, key and value together
+    is_stored_transposed: bool = False  # matrices of layers: [in_features, out_features]
     mlp: MlpConfig = LLAMA_MLP
     embedding_scale: float = 1.0  # what an embedding is multiplied with
     is_embedding_scale_rounded: bool = False
@@ -102,6 +109,11 @@ class DecoderConfig(ModelConfig):
     layer_inputs: LayerInputsConfig | None = None
     has_layer_scales: bool = False  # with which each layer multiplies the stream when it is done
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
+
+    @property
+    def num_positions(self) -> int:
+        """For which it has embeddings."""
+        return self.max_context_len + (self.position_offset or 0)
 
     @property
     def num_projection_values(self) -> int:
@@ -161,7 +173,7 @@ class DecoderConfig(ModelConfig):
     @property
     def has_head(self) -> bool:
         """`LlamaModel`, for embeddings alone, has none."""
-        return not self.architecture.endswith("Model")
+        return not self.architecture.endswith("Model") or self.architecture.endswith("LMHeadModel")
 
     @property
     def has_own_head(self) -> bool:
@@ -195,6 +207,11 @@ class DecoderConfig(ModelConfig):
             "its kind of norm": not self.norm.is_plain,
             "its shapes of layers": self.has_several_shapes,
             "its inputs of each layer": self.layer_inputs is not None or self.has_layer_scales,
+            "its growth of queries": self.query_growth is not None,
+            "its embeddings of positions": self.position_offset is not None,
+            "its norm of embeddings": self.norms_embeddings,
+            "its bias of the head": self.has_head_bias,
+            "its order of weights": self.is_qkv_by_head or self.is_stored_transposed,
             "its chunks of attention": any(layer.chunk for layer in self.attention_layers),
             "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
@@ -297,7 +314,9 @@ def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
 
 def _counted(model: DecoderConfig) -> DecoderConfig:
     """With its number of parameters, but for norms and biases."""
-    embeddings_size = (1 + model.has_own_head) * model.vocab_size * model.hidden_size
+    num_positions = 0 if model.position_offset is None else model.num_positions
+    num_rows = (1 + model.has_own_head) * model.vocab_size + num_positions
+    embeddings_size = num_rows * model.hidden_size
     if (inputs := model.layer_inputs) is not None:
         embeddings_size += inputs.vocab_size * model.num_layers * inputs.size
     return replace(model, num_parameters=model.num_projection_values + embeddings_size)
@@ -310,6 +329,12 @@ def with_layer_ropes(
     if not any(ropes):
         raise NotFused(f"{config.path}: it takes no heed of the positions of its tokens")
     return replace(model, layer_ropes=tuple(ropes))
+
+
+def with_positions(model: DecoderConfig, offset: int = 0) -> DecoderConfig:
+    """`model` with embeddings of positions; its layers do not rotate."""
+    layer_ropes = (None,) * len(model.layer_ropes)
+    return _counted(replace(model, position_offset=offset, layer_ropes=layer_ropes))
 
 
 def with_attention_layers(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -11,6 +12,7 @@ from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_config import HeadNormConfig, LayerMlp
+from worker.engine.models.layer_ops import Xielu, softplus
 from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.norms import NormWeights
@@ -39,6 +41,7 @@ class AttentionWeights:
     # it has them once; where a layer sees another one's, neither.
     qkv: Projection
     head_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]; None: without weights
+    head_norm_bias: torch.Tensor | None  # the same
     output: Projection
 
 
@@ -58,6 +61,7 @@ class MlpWeights:
 
     gate_up: Projection  # gates, then what they are multiplied with; or what is activated alone
     down: Projection
+    curve: Xielu | None  # None: it has the activation that the configuration tells
 
 
 class DecoderWeights:
@@ -80,6 +84,11 @@ class DecoderWeights:
         config = self._config
         return self._read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
 
+    def positions(self) -> torch.Tensor:
+        """[num_positions, hidden_size], where it has them."""
+        config = self._config
+        return self._read("model.embed_positions.weight", config.num_positions, config.hidden_size)
+
     def lm_head(self, embeddings: torch.Tensor) -> torch.Tensor:
         """[num_outputs, hidden_size]: `embeddings` where they are tied or it has none."""
         head = self.stored_head()
@@ -100,6 +109,11 @@ class DecoderWeights:
             return None
         codes = self._codes_of_tokens(name := "lm_head.weight")
         return self._read(name, config.vocab_size, config.hidden_size) if codes is None else codes
+
+    def head_bias(self) -> torch.Tensor | None:
+        """[vocab_size]."""
+        config = self._config
+        return self._read("lm_head.bias", config.vocab_size) if config.has_head_bias else None
 
     def norm(self) -> NormWeights:
         """The last one."""
@@ -129,7 +143,8 @@ class DecoderWeights:
         )
         return AttentionWeights(
             qkv=_ordered(config, layer, qkv),
-            head_norm=self._head_norm(prefix, layer),
+            head_norm=self._head_norm(prefix, layer, "weight"),
+            head_norm_bias=self._head_norm(prefix, layer, "bias"),
             output=self._join(
                 prefix, {"o_proj": hidden_size}, attention_size, has_bias=config.has_output_bias
             ),
@@ -154,7 +169,15 @@ class DecoderWeights:
         return MlpWeights(
             gate_up=self._join(prefix, stored_sizes(config.up, up), hidden_size, has_bias=has_bias),
             down=self._join(prefix, down, intermediate_size, has_bias=has_bias),
+            curve=self._curve(f"{prefix}act_fn.") if config.is_learned else None,
         )
+
+    def _curve(self, prefix: str) -> Xielu:
+        """Of its alphas it has what their softplus is taken of."""
+        read = partial(self._checkpoint.read_as, torch.float32)
+        slope, bound = read(f"{prefix}beta"), read(f"{prefix}eps")
+        rise, fall = (softplus(read(f"{prefix}alpha_{each}", 1)) for each in "pn")
+        return Xielu(float(rise), float(slope + fall), float(slope), float(bound))
 
     def sinks(self, layer_id: int) -> torch.Tensor:
         """[num_heads] float32, of a layer that attends with them."""
@@ -172,17 +195,19 @@ class DecoderWeights:
             self._read(f"{name}.bias", size) if norm.has_bias else None,
         )
 
-    def _head_norm(self, prefix: str, layer: AttentionLayer) -> torch.Tensor | None:
+    def _head_norm(
+        self, prefix: str, layer: AttentionLayer, part: Literal["weight", "bias"]
+    ) -> torch.Tensor | None:
         """With the values of each head in the order of their pairs."""
         norm, head_dim = self._config.head_norm, layer.head_dim
-        if norm is None or norm.scope == "bare":
+        if norm is None or norm.scope == "bare" or (part == "bias" and not norm.has_bias):
             return None
         nums_heads = [layer.num_heads]
         if layer.kv_layer_id is None:
             nums_heads.append(layer.num_kv_heads)
         weight = torch.cat(
             [
-                self._weights_of_heads(norm, prefix + module, num_heads, head_dim)
+                self._weights_of_heads(norm, prefix + module, part, num_heads, head_dim)
                 for module, num_heads in zip(norm.modules, nums_heads, strict=False)
             ]
         )
@@ -190,20 +215,20 @@ class DecoderWeights:
         return weight if order is None else weight[:, order.to(weight.device)]
 
     def _weights_of_heads(
-        self, norm: HeadNormConfig, module: str, num_heads: int, head_dim: int
+        self, norm: HeadNormConfig, module: str, part: str, num_heads: int, head_dim: int
     ) -> torch.Tensor:
         """[num_heads, head_dim]."""
         match norm.scope:
             case "bare":
                 raise AssertionError("it has no weights")
             case "shared":
-                return self._read(f"{module}.weight", head_dim).expand(num_heads, -1)
+                return self._read(f"{module}.{part}", head_dim).expand(num_heads, -1)
             case "own":
-                return self._read(f"{module}.weight", num_heads, head_dim)
+                return self._read(f"{module}.{part}", num_heads, head_dim)
             case "whole":
-                return self._read(f"{module}.weight", num_heads * head_dim).view(num_heads, -1)
+                return self._read(f"{module}.{part}", num_heads * head_dim).view(num_heads, -1)
             case "modules":
-                names = [f"{module}.norms.{idx}.weight" for idx in range(num_heads)]
+                names = [f"{module}.norms.{idx}.{part}" for idx in range(num_heads)]
                 return torch.stack([self._read(name, head_dim) for name in names])
 
     def _join(
@@ -213,12 +238,17 @@ class DecoderWeights:
         shapes = {f"{prefix}{name}.weight": (size, in_features) for name, size in sizes.items()}
         weight: torch.Tensor | ScaledWeight | None = self._join_codes(shapes)
         if weight is None:
-            parts = [self._read(name, *shape) for name, shape in shapes.items()]
+            parts = [self._matrix(name, *shape) for name, shape in shapes.items()]
             weight = torch.cat(parts) if len(parts) > 1 else parts[0]
         if not has_bias:
             return Projection(weight, None)
         bias = torch.cat([self._read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])
         return Projection(weight, bias)
+
+    def _matrix(self, name: str, out_features: int, in_features: int) -> torch.Tensor:
+        if self._config.is_stored_transposed:
+            return self._read(name, in_features, out_features).T.contiguous()
+        return self._read(name, out_features, in_features)
 
     def _join_codes(self, shapes: dict[str, tuple[int, int]]) -> ScaledWeight | None:
         """None where they are not all stored in the same codes."""
@@ -257,11 +287,11 @@ def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, 
 def _ordered(config: DecoderConfig, layer: AttentionLayer, qkv: Projection) -> Projection:
     """With the values of each head of queries and keys in the order of their pairs."""
     head_dim, order = layer.head_dim, head_order(config.rope, layer.head_dim)
-    if order is None and not config.has_attention_gate:
+    if order is None and not config.has_attention_gate and not config.is_qkv_by_head:
         return qkv
     assert not config.has_several_shapes, "keys are neither values nor another layer's"
     num_rotated = config.num_heads + config.num_kv_heads
-    heads = _stored_heads(config)[:, None] * head_dim
+    heads = stored_heads(config)[:, None] * head_dim
     by_head = heads + torch.arange(head_dim)
     if order is not None:
         by_head[:num_rotated] = heads[:num_rotated] + order
@@ -272,8 +302,10 @@ def _ordered(config: DecoderConfig, layer: AttentionLayer, qkv: Projection) -> P
     )
 
 
-def _stored_heads(config: DecoderConfig) -> torch.Tensor:
+def stored_heads(config: DecoderConfig) -> torch.Tensor:
     """Where the heads of queries, keys, values and gates are: a gate lies behind its query."""
+    if config.is_qkv_by_head:
+        return torch.arange(3 * config.num_heads).view(-1, 3).T.flatten()
     if not config.has_attention_gate:
         return torch.arange(config.num_heads + 2 * config.num_kv_heads)
     queries = 2 * torch.arange(config.num_heads)

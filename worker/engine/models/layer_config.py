@@ -7,11 +7,14 @@ from typing import Literal, NamedTuple
 
 from worker.engine.models.model_config import ConfigFile, NotFused
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 ACTIVATION_OF_NAME: dict[str, Activation] = {
     "silu": "silu",
     "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
     "relu2": "relu2",
 }
 GATE_UP_PARTS = ("gate_proj", "up_proj")
@@ -65,20 +68,23 @@ class HeadNormConfig:
     is_after_rope: bool = False
     is_of_rotated: bool = False  # layers that do not rotate have none
     norms_values: bool = False  # each head by itself, without weights
+    has_bias: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Qwen 3's."""
-        is_more = self.is_after_rope or self.is_of_rotated or self.norms_values
+        is_more = self.is_after_rope or self.is_of_rotated or self.norms_values or self.has_bias
         return self.scope == "shared" and not is_more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryGrowth:
-    """A query of position p is multiplied with log(1 + floor((p + 1) / step)) * slope + 1."""
+    """A query of position p is multiplied with log(1 + floor((p + start) / step)) * slope + 1."""
 
     step: int
     slope: float
+    start: int
+    is_of_rotated: bool  # in layers that rotate, or in those that do not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,7 @@ class MlpConfig:
 
     activation: Activation = "silu"
     clamp: ClampedGate | None = None  # in the place of the activation of one that is gated
+    is_learned: bool = False  # in its place is xIELU, of which each layer has a curve
     is_gated: bool = True
     up: tuple[str, ...] = GATE_UP_PARTS  # modules; one may hold gates and values
     down: str = "down_proj"
@@ -112,7 +119,7 @@ class MlpConfig:
     @property
     def is_plain(self) -> bool:
         """Llama's."""
-        is_silu = self.activation == "silu" and self.clamp is None
+        is_silu = self.activation == "silu" and self.clamp is None and not self.is_learned
         return is_silu and self.is_gated and self.down == "down_proj"
 
     @property

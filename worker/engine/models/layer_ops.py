@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.nn import functional
@@ -177,6 +177,22 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return activate(gate, "silu") * up
 
 
+class Xielu(NamedTuple):
+    """A curve that a layer has learned: arXiv 2411.13010."""
+
+    rise: float  # of squares, above zero
+    fall: float  # of e^x - 1 - x, below
+    slope: float  # at zero
+    bound: float  # no exponent is above it
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Value by value, in float32, as `activate` has it."""
+        values = x.float()
+        above = self.rise * values.square()
+        below = self.fall * (torch.expm1(values.clamp(max=self.bound)) - values)
+        return (torch.where(values > 0.0, above, below) + self.slope * values).to(x.dtype)
+
+
 def sigmoid(values: torch.Tensor) -> torch.Tensor:
     """In float32, a value's bits the same wherever it is, as `activate` has it."""
     return 1.0 / (1.0 + torch.exp(-values.float()))
@@ -203,6 +219,8 @@ def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
         case "gelu_tanh":
             inner = math.sqrt(2.0 / math.pi) * (values + 0.044715 * values.pow(3))
             activated = 0.5 * values * (1.0 + torch.tanh(inner))
+        case "relu":
+            activated = functional.relu(values)
         case "relu2":
             activated = functional.relu(values).square()
     return activated.to(x.dtype)

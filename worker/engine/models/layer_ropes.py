@@ -16,7 +16,7 @@ Angles = tuple[torch.Tensor, torch.Tensor]  # as RotaryEmbedding.angles gives th
 class LayerRopes:
     """A rotation by layer; layers of one kind share it, and its angles in a step.
 
-    Where a layer has none, its queries may grow with their positions.
+    The queries of layers that have one, or of those that have none, may grow with their positions.
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class LayerRopes:
     def query_factors(self, layer_id: int) -> torch.Tensor | None:
         """[num_tokens, 1, 1] float32, of this step's positions; None: queries do not grow."""
         growth = self._growth
-        if growth is None or self._rotaries[layer_id] is not None:
+        rotates = self._rotaries[layer_id] is not None
+        if growth is None or growth.is_of_rotated != rotates:
             return None
         if self._factors is None:
-            steps = (self._positions.float() + 1.0) / growth.step
+            steps = (self._positions + growth.start).float() / growth.step
             self._factors = (torch.log1p(steps.floor()) * growth.slope + 1.0).view(-1, 1, 1)
         return self._factors

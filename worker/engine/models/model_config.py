@@ -95,6 +95,17 @@ class ConfigFile:
         others = {ours: self._values[own] for ours, own in names.items() if own in self._values}
         return ConfigFile(self.path, {**self._values, **others})
 
+    def with_heads_of_width(self, num_kv_heads: int | None = None) -> ConfigFile:
+        """Of a family whose heads share hidden_size, each with its own keys and values, or all with
+        `num_kv_heads` of them, whatever else the file says.
+        """
+        num_heads = self.integer("num_attention_heads")
+        sizes = {
+            "head_dim": self.integer("hidden_size") // num_heads,
+            "num_key_value_heads": num_kv_heads or num_heads,
+        }
+        return ConfigFile(self.path, {**self._values, **sizes})
+
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -16,12 +15,11 @@ from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraSlice, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.decoder_weights import stored_sizes
+from worker.engine.models.decoder_weights import stored_heads, stored_sizes
+from worker.engine.models.renaming_reader import renamed
 from worker.engine.models.rotary import head_order
 
 QKV, OUTPUT, GATE_UP, DOWN = "qkv", "output", "gate_up", "down"
-
-_MODULE = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp(?:\.\w+)?)\.(\w+)")
 
 
 class _Part(NamedTuple):
@@ -54,28 +52,32 @@ def decoder_slices(
     config: DecoderConfig, weights: LoraWeights
 ) -> dict[tuple[int, str], list[LoraSlice]]:
     """By layer and projection. Raises ConfigError as `decoder_projections` does."""
-    by_layer: dict[int, dict[str, LoraPair]] = {}
-    for name, pair in weights.items():
-        match = _MODULE.fullmatch(name)
-        if match is None:
-            raise ConfigError(f"an adapter on {name!r} is not supported")
-        layer_id, module = int(match[1]), match[3]
-        if layer_id >= config.num_layers:
-            raise ConfigError(
-                f"the adapter is for {name!r}, the model has {config.num_layers} layers"
-            )
-        shapes = _shapes(config, layer_id).values()
-        shape = next((each for each in shapes if module in each.parts), None)
-        if shape is None or match[2] != shape.parts[module].block:
-            raise ConfigError(f"an adapter on {name!r} is not supported")
-        check_pair(name, pair, shape.in_features, shape.parts[module].out_features)
-        by_layer.setdefault(layer_id, {})[module] = pair
-    return {
-        (layer_id, projection): _ordered(_slices(shape, pairs), projection, config)
-        for layer_id, pairs in by_layer.items()
-        for projection, shape in _shapes(config, layer_id).items()
-        if pairs.keys() & shape.parts.keys()
-    }
+    slices = {}
+    unknown = dict(weights)
+    for layer_id in range(config.num_layers):
+        for projection, shape in _shapes(config, layer_id).items():
+            pairs = {}
+            for module, (block, out_features) in shape.parts.items():
+                name = renamed(f"model.layers.{layer_id}.{block}.{module}.", config.stored_names)
+                pair = unknown.pop(name := name.removesuffix("."), None)
+                if pair is not None:
+                    check_pair(name, pair, shape.in_features, out_features)
+                    pairs[module] = pair
+            if pairs:
+                made = _slices(_by_part(pairs, shape, projection, config), shape)
+                slices[layer_id, projection] = _ordered(made, projection, config)
+    if unknown:
+        name = next(iter(unknown))
+        raise ConfigError(
+            f"an adapter on {name!r} is not supported: the model has {config.num_layers} layers, "
+            f"each with {', '.join(_names(config))}"
+        )
+    return slices
+
+
+def _names(config: DecoderConfig) -> list[str]:
+    """Of the modules of its first layer that adapters may be on."""
+    return [module for shape in _shapes(config, 0).values() for module in shape.parts]
 
 
 def check_pair(name: str, pair: LoraPair, in_features: int, out_features: int) -> None:
@@ -88,13 +90,25 @@ def check_pair(name: str, pair: LoraPair, in_features: int, out_features: int) -
         )
 
 
-def _slices(shape: _Shape, pairs: dict[str, LoraPair]) -> list[LoraSlice]:
+def _by_part(
+    pairs: dict[str, LoraPair], shape: _Shape, projection: str, config: DecoderConfig
+) -> list[LoraPair | None]:
+    """In the order of the parts; where the only one has its heads in another order, in ours."""
+    if projection != QKV or not config.is_qkv_by_head:
+        return [pairs.get(module) for module in shape.parts]
+    ((down, up),) = pairs.values()
+    heads = up.view(-1, config.head_dim, up.shape[1])
+    return [LoraPair(down, heads[stored_heads(config)].reshape(up.shape))]
+
+
+def _slices(by_part: list[LoraPair | None], shape: _Shape) -> list[LoraSlice]:
     """One for each piece."""
-    by_piece: list[LoraPair | None] = [pairs.get(module) for module in shape.parts]
+    by_piece = by_part
     if len(shape.parts) < len(shape.pieces):
-        (module,) = shape.parts
-        down, up = pairs[module]
-        by_piece = [LoraPair(down, each) for each in torch.split(up, list(shape.pieces))]
+        (pair,) = by_part
+        assert pair is not None, "it is the only one"
+        ups = torch.split(pair.up, list(shape.pieces))
+        by_piece = [LoraPair(pair.down, each) for each in ups]
     slices, start = [], 0
     for size, each in zip(shape.pieces, by_piece, strict=True):
         slices.append(LoraSlice(start, start + size, each))

@@ -99,6 +99,7 @@ class HeadNorm:
         config: HeadNormConfig,
         norm: NormConfig,
         weight: torch.Tensor | None,  # [num_heads + num_kv_heads, head_dim]; None: there is none
+        bias: torch.Tensor | None,  # the same
         num_heads: int,
     ) -> None:
         self.is_after_rope = config.is_after_rope
@@ -107,6 +108,7 @@ class HeadNorm:
         self.weight = weight
         if weight is not None and not self.is_plain:
             self.weight = weight.float() + norm.weight_offset
+        self._bias = None if bias is None else bias.float()
         self._norms_values = config.norms_values
         self._norm = norm
         self._num_queries = num_heads if config.scope == "whole" else None
@@ -123,7 +125,9 @@ class HeadNorm:
             wholes = [each.flatten(1).float() for each in (queries, keys)]
             parts = [_float_norm(self._norm, each, None, None) for each in wholes]
             normed = torch.cat(parts, dim=1).view(heads.shape)
-        return (normed if self.weight is None else normed * self.weight).to(heads.dtype)
+        if self.weight is not None:
+            normed = normed * self.weight
+        return (normed if self._bias is None else normed + self._bias).to(heads.dtype)
 
     def of_values(self, values: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_kv_heads, head_dim]."""

@@ -21,6 +21,7 @@ from shared.gguf.gguf_model import holds_gguf
 from worker.engine.formats.made_codes import CODE_BITS
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.families.apertus import apertus_config
 from worker.engine.models.families.arcee import arcee_config
 from worker.engine.models.families.bamba import bamba_config
 from worker.engine.models.families.cohere import cohere_config
@@ -35,10 +36,12 @@ from worker.engine.models.families.ernie_moe import ernie_moe_config
 from worker.engine.models.families.exaone4 import exaone4_config
 from worker.engine.models.families.falcon_h1 import falcon_h1_config
 from worker.engine.models.families.gemma import gemma_config
-from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config
+from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config, vaultgemma_config
 from worker.engine.models.families.gemma4 import gemma4_config
 from worker.engine.models.families.glm import glm4_config, glm_config
 from worker.engine.models.families.glm4_moe import dots1_config, glm4_moe_config
+from worker.engine.models.families.gpt2 import gpt2_config, gpt_bigcode_config
+from worker.engine.models.families.gpt_neox import gpt_neox_config, persimmon_config
 from worker.engine.models.families.gpt_oss import gpt_oss_config
 from worker.engine.models.families.granite import granite_config
 from worker.engine.models.families.granite_hybrid import granite_hybrid_config
@@ -52,8 +55,13 @@ from worker.engine.models.families.latent import minicpm3_config, youtu_config
 from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.llama4 import llama4_config
-from worker.engine.models.families.mistral import ministral_config, mistral_config
+from worker.engine.models.families.mistral import (
+    ministral3_config,
+    ministral_config,
+    mistral_config,
+)
 from worker.engine.models.families.mixtral import minimax_m2_config, mixtral_config
+from worker.engine.models.families.nanochat import nanochat_config
 from worker.engine.models.families.nemotron import nemotron_config
 from worker.engine.models.families.nemotron_h import nemotron_h_config
 from worker.engine.models.families.olmo import (
@@ -63,6 +71,8 @@ from worker.engine.models.families.olmo import (
 )
 from worker.engine.models.families.olmo1 import olmo1_config
 from worker.engine.models.families.olmoe import flex_olmo_config, olmoe_config
+from worker.engine.models.families.opt import biogpt_config, opt_config
+from worker.engine.models.families.phi import phi_config
 from worker.engine.models.families.phi3 import phi3_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
 from worker.engine.models.families.qwen3_5 import (
@@ -117,10 +127,15 @@ _COMPLETED: dict[str, ReadConfig] = {
 }
 # So are these, which our C++ and ranks do not know: DecoderConfig.beyond_llama says what of them.
 _BEYOND_LLAMA: dict[str, ReadConfig] = {
+    "ApertusForCausalLM": apertus_config,
     "ArceeForCausalLM": arcee_config,
+    "BioGptForCausalLM": biogpt_config,
     "Cohere2ForCausalLM": cohere2_config,
     "CohereForCausalLM": cohere_config,
     "Exaone4ForCausalLM": exaone4_config,
+    "GPT2LMHeadModel": gpt2_config,
+    "GPTBigCodeForCausalLM": gpt_bigcode_config,
+    "GPTNeoXForCausalLM": gpt_neox_config,
     "Gemma2ForCausalLM": gemma2_config,
     "Gemma3ForCausalLM": gemma3_config,
     "Gemma4ForCausalLM": gemma4_config,
@@ -129,13 +144,19 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "Glm4ForCausalLM": glm4_config,
     "HunYuanDenseV1ForCausalLM": hunyuan_config,
     "Llama4ForCausalLM": llama4_config,
+    "Ministral3ForCausalLM": ministral3_config,
+    "NanoChatForCausalLM": nanochat_config,
     "NemotronForCausalLM": nemotron_config,
+    "OPTForCausalLM": opt_config,
     "Olmo2ForCausalLM": olmo2_config,
     "Olmo3ForCausalLM": olmo3_config,
     "OlmoForCausalLM": olmo1_config,
+    "PersimmonForCausalLM": persimmon_config,
+    "PhiForCausalLM": phi_config,
     "SmolLM3ForCausalLM": smollm3_config,
     "StableLmForCausalLM": stablelm_config,
     "Starcoder2ForCausalLM": starcoder2_config,
+    "VaultGemmaForCausalLM": vaultgemma_config,
 }
 # And these, mixtures of experts: on GPUs transformers computes them.
 _MIXTURES: dict[str, ReadConfig] = {
@@ -323,9 +344,10 @@ def _read_completed(
         values = ConfigFile(model_path / "config.json", hf_config.to_dict())
         try:
             model = FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
-            if not on_gpu or not _leaves_experts_to_transformers(model):
+            obstacle = _obstacle_on_gpus(model) if on_gpu else None
+            if obstacle is None:
                 return model
-            log.info("%s goes through transformers: it has experts, on a GPU", architecture)
+            log.info("%s goes through transformers: %s, on a GPU", architecture, obstacle)
         except NotFused as exc:
             if architecture in _LATENT | _SEEING:
                 raise
@@ -333,12 +355,14 @@ def _read_completed(
     return read_transformers_config(model_path, architecture, eos_token_ids, hf_config)
 
 
-def _leaves_experts_to_transformers(model: DecoderConfig) -> bool:
-    """On a GPU, where nothing here computes experts; what it cannot compute either is refused
-    later, by name.
-    """
+def _obstacle_on_gpus(model: DecoderConfig) -> str | None:
+    """Why transformers is to compute it there. What it cannot either is refused later, by name."""
     is_known_there = model.architecture in _MIXTURES | _RECURRENT and not model.state_layers
-    return bool(model.experts) and is_known_there
+    if model.experts and is_known_there:
+        return "it has experts"
+    if model.query_growth is not None and model.query_growth.is_of_rotated:
+        return "its queries grow where they are rotated"
+    return None
 
 
 def _eos_token_ids(model_path: Path, config: ConfigFile) -> tuple[int, ...]:

@@ -10,6 +10,13 @@ from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.models.loader import CodeReader, WeightReader
 
 
+def renamed(name: str, stored_names: Sequence[tuple[str, str]]) -> str:
+    """What a checkpoint calls it."""
+    for ours, theirs in stored_names:
+        name = name.replace(ours, theirs)
+    return name
+
+
 class RenamingReader:
     """A `WeightReader`."""
 
@@ -28,9 +35,7 @@ class RenamingReader:
         return self._reader.has(self._stored(name))
 
     def _stored(self, name: str) -> str:
-        stored_name = name
-        for ours, theirs in self._stored_names:
-            stored_name = stored_name.replace(ours, theirs)
+        stored_name = renamed(name, self._stored_names)
         # Some write one part of a model in our words, like the dense layers of Kimi Linear.
         is_ours = not self._reader.has(stored_name) and self._reader.has(name)
         return name if is_ours else stored_name

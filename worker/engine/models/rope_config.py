@@ -37,6 +37,7 @@ class RopeConfig:
     # half, and the waves are those of the whole head.
     share: float = 1.0
     has_neighbours: bool = False  # pairs are stored side by side, not half a head apart
+    is_backwards: bool = False  # pairs turn the other way round
     axes: tuple[int, ...] = ()  # by pair: 0 to 2, of positions by time, row, column; (): of one
 
     def num_rotated(self, head_dim: int) -> int:

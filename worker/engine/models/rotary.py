@@ -28,7 +28,8 @@ class RotaryEmbedding:
         still = (0, (head_dim - num_rotated) // 2)  # pairs that stay as they are
         # [max_positions, head_dim / 2] each
         self.cos = functional.pad(angles.cos() * scale, still, value=1.0).to(dtype)
-        self.sin = functional.pad(angles.sin() * scale, still).to(dtype)
+        sines = -angles.sin() if config.is_backwards else angles.sin()
+        self.sin = functional.pad(sines * scale, still).to(dtype)
         self._pairs = torch.arange(head_dim // 2)
         self._axes = functional.pad(torch.tensor(config.axes or (0,) * (num_rotated // 2)), still)
 

@@ -3,18 +3,7 @@
 # Computed by transformers; what models/decoder.py computes is in registry.py.
 TESTED_ARCHITECTURES = frozenset(
     {
-        "ApertusForCausalLM",
-        "BioGptForCausalLM",
-        "GPT2LMHeadModel",
-        "GPTBigCodeForCausalLM",
-        "GPTNeoXForCausalLM",
         "MiMoV2FlashForCausalLM",
-        "Ministral3ForCausalLM",
-        "NanoChatForCausalLM",
-        "OPTForCausalLM",
-        "PersimmonForCausalLM",
-        "PhiForCausalLM",
         "PhimoeForCausalLM",
-        "VaultGemmaForCausalLM",
     }
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worker.engine.models.layer_config import ACTIVATION_OF_NAME, Activation
-from worker.engine.models.layer_ops import activate, sigmoid, silu_mul, softplus
+from worker.engine.models.layer_ops import Xielu, activate, sigmoid, silu_mul, softplus
 
 # With three threads torch divides a step of these sizes in the middle of a row.
 SIZES = (500, 8960)
@@ -44,7 +44,7 @@ def test_every_kind(num_threads: int, size: int, kind: Activation) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("compute", [sigmoid, softplus])
+@pytest.mark.parametrize("compute", [sigmoid, softplus, Xielu(0.8, 0.7, 0.5, -1e-6).of])
 def test_gates_and_times(
     num_threads: int, size: int, compute: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
@@ -60,6 +60,7 @@ def test_they_are_those_of_torch() -> None:
         "silu": functional.silu(x),
         "gelu": functional.gelu(x),
         "gelu_tanh": functional.gelu(x, approximate="tanh"),
+        "relu": functional.relu(x),
         "relu2": functional.relu(x).square(),
     }
     for kind, values in expected.items():

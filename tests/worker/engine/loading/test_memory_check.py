@@ -38,7 +38,7 @@ LLAMA_8B = {
         ("llama", False, "auto", "14.96 GiB"),
         ("llama", True, "torch", "14.96 GiB"),
         ("llama", True, "auto", "13.98 GiB"),
-        ("ministral3", True, "auto", "13.98 GiB"),
+        ("cwm", True, "auto", "13.98 GiB"),
     ],
 )
 def test_what_does_not_fit(

@@ -49,7 +49,9 @@ MODELS: dict[str, MakeModel] = {
     "cohere": lambda path: save_tiny_model(path, "cohere"),
     "qwen2_moe": lambda path: save_mixture(path, "qwen2_moe"),
     "glm4_moe": lambda path: save_mixture(path, "glm4_moe"),
-    "transformers": lambda path: save_tiny_model(path, "vaultgemma"),
+    "gpt_neox": lambda path: save_tiny_model(path, "gpt_neox", head_dim=8),
+    "opt": lambda path: save_tiny_model(path, "opt", word_embed_proj_dim=48),
+    "transformers": lambda path: save_tiny_model(path, "phimoe"),
 }
 
 
@@ -67,9 +69,9 @@ def errors_of(rig: Rig) -> list[str]:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_mixed_batch_equals_merged_weights(model: str, tmp_path: Path) -> None:
     base = MODELS[model](tmp_path / "base")
-    joined = ("qkv_proj", "gate_up_proj")
+    joined = ("qkv_proj", "gate_up_proj", "query_key_value", "dense_h_to_4h", "fc1", "out_proj")
     one = save_adapter(tmp_path / "one", base, modules=(*MODULES, *joined), lora_alpha=8)
-    some = ("v_proj", "down_proj")  # with rank-stabilised scaling, and another rank
+    some = ("v_proj", "down_proj", "dense", "fc2")  # with rank-stabilised scaling, and another rank
     two = save_adapter(tmp_path / "two", base, modules=some, seed=2, rank=9, use_rslora=True)
     paths = {
         "": base,

@@ -43,7 +43,7 @@ def load(path: Path, **config: Any) -> FakeChannel:
     ("values", "sentence"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not supported: it has rec"),
-        ({"architectures": ["PhiForCausalLM"]}, "PhiForCausalLM is not the text decoder of"),
+        ({"architectures": ["PhimoeForCausalLM"]}, "PhimoeForCausalLM is not the text decoder of"),
         ({"architectures": None}, r"'architectures' must name one, not \[\]"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not supported"),

@@ -23,6 +23,7 @@ from tests.worker.engine.families import (
     GENERAL,
     LATENT,
     LLAMA3_ROPE,
+    MINISTRAL_3_ROPE,
     MIXTURES,
     PARTIAL_ROPE,
     RECURRENT,
@@ -50,14 +51,17 @@ from worker.engine.models.families import (
     qwen_moe,
 )
 from worker.engine.models.families.gemma2 import BOTH_SIDES
+from worker.engine.models.families.phi import HEAD_NORM as PHI_HEAD_NORM
 from worker.engine.models.latent import latent_mixer
-from worker.engine.models.layer_config import LLAMA_PLACES, HeadNormConfig
+from worker.engine.models.layer_config import LLAMA_PLACES, HeadNormConfig, MlpConfig
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
+from worker.engine.models.rope_config import RopeConfig
 
 PROMPT = random_prompt(150, seed=4)  # beyond windows, and what ropes were trained for
 FULL = {"layer_types": ["full_attention", "full_attention"]}
 SLIDING = {"layer_types": ["sliding_attention", "sliding_attention"]}
+FULL_ROPE = {"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}
 GEMMA_4_LOCAL = {"rope_type": "default", "rope_theta": 1e4}
 GEMMA_4_FULL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
 FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT | GENERAL
@@ -79,7 +83,32 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"logits_scaling": 1.0},
         {"residual_multiplier": 1.0},
     ],
+    "apertus": [{"rope_parameters": LLAMA3_ROPE | {"factor": 1.0}}],
     "arcee": [{"hidden_act": "gelu"}],
+    "biogpt": [{"scale_embedding": False}, {"hidden_act": "relu"}],
+    "gpt2 by layer": [
+        {"scale_attn_by_inverse_layer_idx": False},
+        {"scale_attn_weights": True},
+        {"activation_function": "gelu_new"},
+    ],
+    "gpt_bigcode": [{"scale_attn_weights": False}, {"activation_function": "relu"}],
+    "gpt_neox": [{"use_parallel_residual": False}, {"hidden_act": "relu"}, FULL_ROPE],
+    "ministral3": [
+        {"rope_parameters": MINISTRAL_3_ROPE | {"llama_4_scaling_beta": None}},
+        {"rope_parameters": MINISTRAL_3_ROPE | {"factor": 1.0}},
+        {"rope_parameters": MINISTRAL_3_ROPE | {"mscale": 1.3}},
+    ],
+    "ministral3 window": [{"sliding_window": None}],
+    "nanochat": [{"final_logit_softcapping": None}, {"hidden_act": "gelu"}],
+    "opt": [{"activation_function": "gelu"}],
+    "persimmon": [FULL_ROPE, {"hidden_act": "relu"}],
+    "phi": [FULL_ROPE, {"hidden_act": "relu"}],
+    "vaultgemma": [
+        FULL,
+        {"attn_logit_softcapping": None},
+        {"final_logit_softcapping": None},
+        {"query_pre_attn_scalar": 16},
+    ],
     "cohere": [{"logit_scale": 1.0}],
     "cohere2": [{"sliding_window": 400}, {"sliding_window": 400, **SLIDING}],
     "exaone4": [{"sliding_window": 400}, {"sliding_window": None, **FULL}],
@@ -401,6 +430,18 @@ def test_a_part_of_experts_that_is_left_out_moves_the_logits(
         ("gemma4 keys as values", {"head_norm": HeadNormConfig()}),
         ("gemma4 keys as values", {"has_layer_scales": False}),
         ("gemma4 experts", {"experts": (), "norm_places": BOTH_SIDES}),
+        ("apertus", {"mlp": MlpConfig(is_gated=False, up=("up_proj",))}),
+        ("apertus", {"head_norm": None}),
+        ("biogpt", {"position_offset": None}),
+        ("gpt2", {"position_offset": None}),
+        ("gpt_neox", {"is_qkv_by_head": False}),
+        ("nanochat", {"head_norm": None}),
+        ("nanochat", {"norms_embeddings": False}),
+        ("nanochat", {"layer_ropes": (RopeConfig("default", 1e4),) * 2}),
+        ("persimmon", {"head_norm": None}),
+        ("phi", {"has_head_bias": False}),
+        ("phi norms", {"head_norm": replace(PHI_HEAD_NORM, has_bias=False)}),
+        ("phi norms", {"head_norm": None}),
     ],
     ids=str,
 )
@@ -412,7 +453,7 @@ def test_a_part_of_a_layer_that_is_left_out_moves_the_logits(
     read = FUSED_ARCHITECTURES[model.architecture]
 
     def without_part(*args: Any) -> DecoderConfig:
-        return replace(read(*args), **part, unread_prefixes=("model.",))
+        return replace(read(*args), **part, unread_prefixes=("",))
 
     monkeypatch.setitem(FUSED_ARCHITECTURES, model.architecture, without_part)
     assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3

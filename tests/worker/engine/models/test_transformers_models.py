@@ -142,8 +142,9 @@ def test_a_model_that_keeps_keywords_to_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "values"),
     [
-        ("olmo2", {"hidden_act": "gelu_new"}),
-        ("smollm3", {"pad_token_id": 2, "hidden_act": "gelu_new"}),
+        ("smollm3", {"pad_token_id": 2, "hidden_act": "quick_gelu"}),
+        ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 32, "do_layer_norm_before": False}),
+        ("gpt_neox", {}),  # its heads are rotated as if they were wider
     ],
 )
 def test_what_the_fused_decoder_does_not_know_goes_to_transformers(
@@ -162,7 +163,7 @@ def test_a_value_of_the_wrong_type_is_named(tmp_path: Path) -> None:
 
 
 def test_a_padding_token_is_not_looked_for(tmp_path: Path) -> None:
-    path = save_tiny_model(tmp_path, "gpt2", pad_token_id=2)
+    path = save_tiny_model(tmp_path, "gpt2", pad_token_id=2, activation_function="quick_gelu")
     rig = Rig(path)
     output = rig.run(make_add(1, [2, 5, 2], max_tokens=5, ignore_eos=True))[1]
     assert_like_reference(path, rig, 1, [2, 5, 2, *output])
@@ -179,14 +180,16 @@ def test_code_that_comes_with_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 def test_an_untested_family_is_taken_with_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = save_tiny_model(tmp_path, "phi", head_dim=8)
+    path = save_tiny_model(tmp_path, "phimoe")
     with caplog.at_level(logging.WARNING):
         read_model_config(path)
     assert caplog.messages == []
     monkeypatch.setattr(transformers_config, "TESTED_ARCHITECTURES", frozenset())
     with caplog.at_level(logging.WARNING):
         read_model_config(path)
-    assert caplog.messages == ["untested family: no test compares PhiForCausalLM with transformers"]
+    assert caplog.messages == [
+        "untested family: no test compares PhimoeForCausalLM with transformers"
+    ]
 
 
 def test_positions_that_are_not_heeded(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: norms on both sides, windows by layer; soft caps, or norms of heads."""
+"""Gemma 2 and 3, VaultGemma: norms on both sides, windows by layer; soft caps, or head norms."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def gemma3_config(
     ropes = ropes_by_layer(config)
     model = _later_gemma(config, architecture, eos_token_ids, ropes.main, None)
     return replace(with_layer_ropes(config, model, ropes.layers), head_norm=HeadNormConfig())
+
+
+def vaultgemma_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """The second, without norms behind attention and MLP."""
+    model = gemma2_config(config, architecture, eos_token_ids)
+    return replace(model, norm_places=NormPlaces(before_mlp="pre_feedforward_layernorm"))
 
 
 def _later_gemma(

@@ -49,7 +49,12 @@ def llama4_config(
             )
     has_norm = config.boolean("use_qk_norm", default=True)
     has_growth = config.boolean("attn_temperature_tuning", default=True)
-    growth = QueryGrowth(step=config.integer("floor_scale"), slope=config.number("attn_scale"))
+    growth = QueryGrowth(
+        step=config.integer("floor_scale"),
+        slope=config.number("attn_scale"),
+        start=1,
+        is_of_rotated=False,
+    )
     model = replace(
         with_layer_ropes(config, model, [model.rope if each else None for each in rotates]),
         head_norm=HeadNormConfig(scope="bare", is_after_rope=True, is_of_rotated=True)

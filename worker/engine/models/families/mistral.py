@@ -1,6 +1,8 @@
-"""Mistral, and Ministral."""
+"""Mistral, Ministral, and Ministral 3."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from worker.engine.models.decoder_config import (
     DecoderConfig,
@@ -8,6 +10,7 @@ from worker.engine.models.decoder_config import (
     same_window,
     windows_of_types,
 )
+from worker.engine.models.layer_config import QueryGrowth
 from worker.engine.models.model_config import ConfigFile
 
 
@@ -31,6 +34,22 @@ def ministral_config(
     else:
         windows = windows_of_types(config, layer_types, window)
     return decoder_config(config, architecture, eos_token_ids, windows=windows)
+
+
+def ministral3_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """The first, whose queries grow beyond the length that it was trained for."""
+    window = config.optional_integer("sliding_window", None)
+    windows = same_window(config, window)
+    model = decoder_config(config, architecture, eos_token_ids, windows=windows)
+    parameters = config.section("rope_parameters")
+    slope = None if parameters is None else parameters.optional_number("llama_4_scaling_beta")
+    if parameters is None or slope is None:
+        return model
+    step = parameters.integer("original_max_position_embeddings")
+    growth = QueryGrowth(step=step, slope=slope, start=0, is_of_rotated=True)
+    return replace(model, query_growth=growth)
 
 
 def _window(config: ConfigFile) -> int | None:
