@@ -187,7 +187,8 @@ def assert_same_record(ours: bytes, theirs: bytes, num_top: int) -> None:
 
 GPT2 = """{
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
-    "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 64
+    "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 64,
+    "activation_function": "quick_gelu"
 }"""
 RANK_1 = """
 import sys, torch

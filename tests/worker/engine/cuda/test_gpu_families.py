@@ -229,7 +229,7 @@ def test_what_cannot_be_captured_runs_without_graphs_and_says_so(
 @pytest.mark.parametrize(
     ("family", "sentence"),
     [
-        ("vaultgemma", "tp=2 is not possible with VaultGemmaForCausalLM: only"),
+        ("phimoe", "tp=2 is not possible with PhimoeForCausalLM: only"),
         ("olmo2", "tp=2 is not possible with Olmo2ForCausalLM: its places of norms cannot"),
     ],
 )

@@ -53,7 +53,11 @@ def test_what_does_not_fit(
     path = save_tiny_model(tmp_path, model_type)
     (path / "model.safetensors").unlink()
     file = path / "config.json"
-    changes = LLAMA_8B | {"tie_word_embeddings": tied, "max_position_embeddings": 8192}
+    changes = LLAMA_8B | {
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": 8192,
+        "layer_types": None,
+    }
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 13 << 30)
     is_native = model_type == "llama" and kernels == "auto"
@@ -71,7 +75,7 @@ def test_codes_are_counted_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = save_tiny_model(tmp_path, "llama")
     (path / "model.safetensors").unlink()
     file = path / "config.json"
-    changes = LLAMA_8B | {"max_position_embeddings": 8192}
+    changes = LLAMA_8B | {"max_position_embeddings": 8192, "layer_types": None}
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     model = read_model_config(path, "int4")
     dense, codes = (
