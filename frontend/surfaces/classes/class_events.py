@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from frontend.surfaces.classes.class_answer import ClassList, PooledList, PooledVector, TextClass
 from frontend.surfaces.embeddings.embedding_events import told_vector, vector_of
@@ -12,7 +13,30 @@ from frontend.text.text_stream import TextStream
 from frontend.text.usage import prompt_usage_of
 
 
-class ClassEvents(PooledEvents):
+class PoolingEvents(PooledEvents):
+    """vLLM's list of whatever was pooled."""
+
+    def _list(self, streams: Sequence[TextStream]) -> PooledList | ClassList:
+        return PooledList(**self._members(streams))
+
+    def _members(self, streams: Sequence[TextStream]) -> dict[str, Any]:
+        """Of either list."""
+        return {
+            "id": public_id(self._reply),
+            "object": "list",
+            "created": self._reply.created,
+            "model": self._reply.model,
+            "data": [self._object(stream) for stream in streams],
+            "usage": prompt_usage_of(self._streams),
+        }
+
+    def _object(self, stream: TextStream) -> PooledVector | TextClass:
+        return PooledVector(
+            object="pooling", index=stream.reply.choice_idx, data=told_vector(stream)
+        )
+
+
+class ClassEvents(PoolingEvents):
     """vLLM's list of classes."""
 
     def __init__(self, streams: Sequence[TextStream], labels: Sequence[str]) -> None:
@@ -20,14 +44,7 @@ class ClassEvents(PooledEvents):
         self._labels = labels
 
     def _list(self, streams: Sequence[TextStream]) -> ClassList:
-        return ClassList(
-            id=public_id(self._reply),
-            object="list",
-            created=self._reply.created,
-            model=self._reply.model,
-            data=[self._object(stream) for stream in streams],
-            usage=prompt_usage_of(self._streams),
-        )
+        return ClassList(**self._members(streams))
 
     def _object(self, stream: TextStream) -> TextClass:
         """Of equally likely labels the first."""
@@ -38,23 +55,4 @@ class ClassEvents(PooledEvents):
             label=self._labels[probs.index(max(probs))] if has_label else None,
             probs=probs,
             num_classes=len(probs),
-        )
-
-
-class PoolingEvents(PooledEvents):
-    """vLLM's list of whatever was pooled."""
-
-    def _list(self, streams: Sequence[TextStream]) -> PooledList:
-        return PooledList(
-            id=public_id(self._reply),
-            object="list",
-            created=self._reply.created,
-            model=self._reply.model,
-            data=[self._object(stream) for stream in streams],
-            usage=prompt_usage_of(self._streams),
-        )
-
-    def _object(self, stream: TextStream) -> PooledVector:
-        return PooledVector(
-            object="pooling", index=stream.reply.choice_idx, data=told_vector(stream)
         )
