@@ -219,6 +219,10 @@ class Client:
         """Go on after an event (`chunk.event_id`), or from the start of a request by its id."""
         return self._job(lambda service: service.resume(event_id, deadline_s))
 
+    def watch(self, event_id: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Job:
+        """The same beside who reads it: whether we look or leave, it runs as if nobody did."""
+        return self._job(lambda service: service.resume(event_id, deadline_s, looks_on=True))
+
     def fork(self, place: str, *, deadline_s: float = DEFAULT_DEADLINE_S, **params: Any) -> Job:
         """A new request that begins with the first tokens of another one.
 

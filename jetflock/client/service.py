@@ -38,12 +38,18 @@ class Service:
             body = {**body, "model": await self._only_model()}
         return await self._start(call, body)
 
-    async def resume(self, event_id: str, deadline_s: float) -> StreamReader:
+    async def resume(
+        self, event_id: str, deadline_s: float, *, looks_on: bool = False
+    ) -> StreamReader:
         """Reads on after an event, or from the start of a request by its id. Raises ClientError."""
         is_request_id = "." not in event_id
-        body = {"rid": event_id} if is_request_id else {"event_id": event_id}
+        body: dict[str, Any] = {"rid": event_id} if is_request_id else {"event_id": event_id}
+        body |= {"watch": True} if looks_on else {}
         return await self._start(
-            Call("resume", body, deadline_s), body, None if is_request_id else event_id
+            Call("resume", body, deadline_s),
+            body,
+            None if is_request_id else event_id,
+            looks_on=looks_on,
         )
 
     async def fork(self, call: Call) -> StreamReader:
@@ -144,7 +150,12 @@ class Service:
         return str(own[0]["id"])
 
     async def _start(
-        self, call: Call, body: dict[str, Any], event_id: str | None = None
+        self,
+        call: Call,
+        body: dict[str, Any],
+        event_id: str | None = None,
+        *,
+        looks_on: bool = False,
     ) -> StreamReader:
         started_at = asyncio.get_running_loop().time()
         inbox, first = await self._accepted(call, json.dumps(body).encode(), started_at)
@@ -156,6 +167,7 @@ class Service:
             event_id=event_id,
             expects_usage=call.expects_usage,
             is_shared=call.is_keyed,
+            looks_on=looks_on,
         )
 
     async def _accepted(self, call: Call, data: bytes, started_at: float) -> tuple[Inbox, Message]:

@@ -45,12 +45,16 @@ class StreamReader:
         event_id: str | None = None,
         expects_usage: bool = False,
         is_shared: bool = False,
+        looks_on: bool = False,
     ) -> None:
+        """`looks_on`: beside who reads it, which stays so when it is resumed."""
         self.request_id = request_id
         self.event_id = event_id  # of the last event
         self.is_done = False
         self.num_resumes = 0
-        self.is_shared = is_shared  # by an idempotency key: others may read it too
+        # By an idempotency key, or as others read it: it is not ended when we leave.
+        self.is_shared = is_shared or looks_on
+        self._looks_on = looks_on
         self._endpoints = endpoints
         self._inbox = inbox
         self._deadline = deadline  # of the event loop's clock
@@ -184,6 +188,7 @@ class StreamReader:
     async def _resume(self) -> None:
         """Go on after the last event, at whatever frontend answers. Raises ClientError."""
         body = {"rid": self.request_id} if self.event_id is None else {"event_id": self.event_id}
+        asked = json.dumps(body | ({"watch": True} if self._looks_on else {})).encode()
         link = self._endpoints.link
         clock = asyncio.get_running_loop().time
         pause_s = _FIRST_PAUSE_S
@@ -195,7 +200,7 @@ class StreamReader:
                 await link.wait_connected(max(0.1, self._deadline - clock()))
                 await link.ask(
                     self._endpoints.subject("resume"),
-                    json.dumps(body).encode(),
+                    asked,
                     {},
                     self._inbox,
                     ASK_TIMEOUT_S,
