@@ -174,10 +174,13 @@ class Job:
         return await until(self._result, timeout)
 
     def fork(self, event_id: str | None = None, **params: Any) -> Job:
-        """See `Client.fork`: at an event, or by `at` or `text_offset`. This job goes on.
+        """See `Client.fork`: at an event, by `at` or `text_offset`, or else behind the last event
+        that came. This job goes on.
 
         Raises ClientError when the request is not accepted yet.
         """
+        if not params.keys() & {"at", "text_offset"}:
+            event_id = event_id or self.event_id
         return self._fork(event_id or self.request_id, **params)
 
     def done(self) -> bool:
