@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
+from bench.chaos.bill_check import check_bills
 from bench.chaos.cases import Case
 from bench.chaos.checker import check, check_log, check_same
 from bench.chaos.client import ClientRun
@@ -71,6 +72,7 @@ class ChaosRun:
             self._is_ending = True
             await asyncio.wait(clients)
             await self._check_queue()
+            await self._check_bills()
             await asyncio.gather(*map(self._flock.work.read, self._flock.of("worker")))
             metering.cancel()
         self.ledger.num_generated = self._flock.work.num_generated - before
@@ -269,6 +271,14 @@ class ChaosRun:
             ViolationKind.LOST, f"{num_queued} requests are left in the queue: {detail}"
         )
         self.ledger.note_violation(violation, "at the end")
+
+    async def _check_bills(self) -> None:
+        """Of those that were recorded before anything was disturbed, too."""
+        if DAMAGING in self._plan.fault_names:
+            return  # what is stored may be gone
+        for side in self._flock.sides.clusters:
+            for violation in await check_bills(side):
+                self.ledger.note_violation(violation, "at the end")
 
 
 _DAMAGE = (ViolationKind.LOST, ViolationKind.FAILED)

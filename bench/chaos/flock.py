@@ -92,6 +92,8 @@ class Flock:
             replicas=self.plan.num_servers,
             log_max_bytes=1 << 29,  # a cluster's servers have room for both sides of a move
             files_max_bytes=1 << 28,
+            bills_ttl_s=86_400.0,
+            bills_max_bytes=1 << 26,
         )
         first = await self._exits.enter_async_context(open_cluster(config, "chaos"))
         files = ModelFiles.read(Path(demo_model()))
