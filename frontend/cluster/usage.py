@@ -85,7 +85,7 @@ class UsageQuery:
                     f"{name[:40]!r} is no field of a query: there are since, until, model and by",
                     param=name[:40],
                 )
-        by = GROUPS
+        by: tuple[str, ...] = GROUPS
         if "by" in query:  # an empty one asks for one sum
             by = tuple(query["by"].split(",")) if query["by"] else ()
         for name in by:
