@@ -79,6 +79,7 @@ class Detokenizer:
         self._share = PartitionShare(
             cluster, self.id, self._on_acquired, self._on_lost, self._tell_rest
         )
+        cluster.reconnects.follow(self._on_reconnect)
         self._started_at = time.time()
         self._log_watch = LogWatch(cluster, self._last_seen)
         self._tasks: asyncio.TaskGroup | None = None
@@ -168,6 +169,10 @@ class Detokenizer:
             await asyncio.sleep(_WATCH_S)
             if self._cluster.nc.is_closed:
                 raise BrokerUnavailable("the connection to NATS is closed for good")
+
+    async def _on_reconnect(self) -> None:
+        for partition in self._partitions.values():
+            partition.on_reconnect()
 
     def _on_acquired(self, tenure: Tenure) -> None:
         assert self._tasks is not None

@@ -174,6 +174,11 @@ class Partition:
         finally:
             await end_subscription(subscription)
 
+    def on_reconnect(self) -> None:
+        """The connection to the broker was lost and is back."""
+        if self._reader is not None:
+            self._reader.look_soon()
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._tasks is None:
             work.close()

@@ -82,7 +82,7 @@ async def open_cluster(
     """
     reconnects = Reconnects()
     async with (
-        open_connection(config, name, on_reconnect=reconnects.tell) as nc,
+        open_connection(config, name, reconnects=reconnects) as nc,
         _erasing_connection(config, name, nc) as erasing_nc,
     ):
         js = JetStream(nc, domain=config.nats_js_domain, erasing_nc=erasing_nc)

@@ -26,7 +26,7 @@ from shared.telemetry.log import get_logger
 
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 3.0
-_WATCH_INTERVAL_S = 0.2
+_ASK_INTERVAL_S = 0.2
 
 log = get_logger(__name__)
 
@@ -149,11 +149,15 @@ class LogReader:
         self._leader_seq = max((last.seq for last in lasts if last is not None), default=0)
         self._maybe_caught_up()
 
+    def look_soon(self) -> None:
+        """The connection is another one: the consumer may have died with the one before."""
+        self._wake.set()
+
     async def _watch(self) -> None:
         """Return when the consumer has a gap, is silent, or may have died with its connection."""
         reconnects = self._nc.stats["reconnects"]
         while True:
-            if await wait_event(self._wake, _WATCH_INTERVAL_S):
+            if await wait_event(self._wake, self._pause_s):
                 self._wake.clear()
                 await self._answer()
             if self._has_gap:
@@ -165,6 +169,12 @@ class LogReader:
                     await self._ask_leader()
             if time.monotonic() - self._last_heard > _SILENCE_S and self._nc.is_connected:
                 return
+
+    @property
+    def _pause_s(self) -> float:
+        """Until the next look: heartbeats come each second, and put off the end of patience."""
+        left_s = self._last_heard + _SILENCE_S - time.monotonic()
+        return _ASK_INTERVAL_S if self._is_behind_leader else max(_ASK_INTERVAL_S, left_s)
 
     def _deliver(self, message: Msg) -> None:
         self._last_heard = time.monotonic()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shared.cluster import Cluster
 from shared.errors import BrokerError, BrokerUnavailable, LogWentBack
+from shared.event_wait import wait_event
 from shared.storage.stream_quorum import has_quorum
 from shared.storage.streams import ERR_STREAM_NOT_FOUND
 
 _INTERVAL_S = 2.0
-_TICK_S = 0.1  # also when nothing moves: less than a connection waits before it is made again
+_SINGLE_S = 10.0  # one server cannot restart without our connection to it
 _TIMES = 2  # in a row
 
 
@@ -21,6 +22,13 @@ class LogMark(NamedTuple):
 
     seq: int
     data: bytes | None = None  # None: only its place is known
+
+
+class _LogEnd(NamedTuple):
+    """The last record of a log: two histories do not end in the same one."""
+
+    seq: int
+    stored_at: str  # to the nanosecond, by the server
 
 
 class LogWatch:
@@ -34,18 +42,32 @@ class LogWatch:
     def __init__(self, cluster: Cluster, last_seen: Callable[[], LogMark]) -> None:
         self._cluster = cluster
         self._last_seen = last_seen
+        self._seen_at_loss: LogMark | None = None  # when the connection was lost
+        self._is_back = asyncio.Event()
+        self._interval_s = _INTERVAL_S
+        self._proven: tuple[LogMark, _LogEnd] | None = None  # this mark stands in that log
+        cluster.reconnects.follow_losses(self._on_loss)
+        cluster.reconnects.follow(self._on_reconnect)
+
+    def _on_loss(self) -> None:
+        self._seen_at_loss = self._seen_at_loss or self._last_seen()
+
+    async def _on_reconnect(self) -> None:
+        self._is_back.set()
 
     async def run(self) -> None:
         """Until cancelled. Raises LogWentBack."""
         num_times = 0
         unchecked: LogMark | None = None
         while True:
-            mark = await self._earlier_mark()
-            unchecked = unchecked or mark
+            if not num_times:
+                mark = await self._earlier_mark()
+                unchecked = unchecked or mark
+            assert unchecked is not None
             try:
                 loss = await self._loss(unchecked)
             except BrokerError:
-                num_times = 0
+                num_times, self._interval_s = 0, _INTERVAL_S
                 continue
             if loss is None:
                 num_times, unchecked = 0, None
@@ -53,42 +75,54 @@ class LogWatch:
             num_times += 1
             if num_times >= _TIMES:
                 raise LogWentBack(f"the token log {loss}: NATS has lost records")
+            await asyncio.sleep(_INTERVAL_S)
 
     async def _earlier_mark(self) -> LogMark:
         """What had been seen some time ago, or when the connection was lost: by now the log may
         have grown beyond that again, with other records.
         """
-        reconnects = self._cluster.nc.stats["reconnects"]
-        first = latest = self._last_seen()
-        for _ in range(round(_INTERVAL_S / _TICK_S)):
-            await asyncio.sleep(_TICK_S)
-            if self._cluster.nc.stats["reconnects"] != reconnects:
-                return latest
-            latest = self._last_seen()
-        return first
+        first = self._last_seen()
+        await wait_event(self._is_back, self._interval_s)
+        self._is_back.clear()
+        at_loss, self._seen_at_loss = self._seen_at_loss, None
+        return at_loss or first
 
     async def _loss(self, mark: LogMark) -> str | None:
         """What is wrong with the log, in words. Raises BrokerError."""
         seen = max(mark.seq, self._last_seen().seq)
         try:
-            last = await last_seq(self._cluster)
+            info = await _log_info(self._cluster)
         except BrokerError as exc:
             if exc.err_code != ERR_STREAM_NOT_FOUND:
                 raise
             return f"is gone, and was at {seen}"
-        if last < seen:
-            return f"ends at {last}, and was at {seen}"
-        if mark.data is None:
+        self._interval_s = _SINGLE_S if _is_single(self._cluster, info) else _INTERVAL_S
+        state = info["state"]
+        end = _LogEnd(int(state["last_seq"]), state["last_ts"])
+        if end.seq < seen:
+            return f"ends at {end.seq}, and was at {seen}"
+        if mark.data is None or self._proven == (mark, end):
             return None
         stored = await self._cluster.js.get_at(self._cluster.subjects.tokens_stream, mark.seq)
         if stored is None or stored.data == mark.data:  # it may be too old, or erased
+            self._proven = mark, end
             return None
         return f"has another record at {mark.seq} than before"
 
 
 async def last_seq(cluster: Cluster) -> int:
     """Where the token log ends. Raises BrokerError."""
+    return int((await _log_info(cluster))["state"]["last_seq"])
+
+
+async def _log_info(cluster: Cluster) -> dict[str, Any]:
+    """Raises BrokerError."""
     info = await cluster.js.api(f"STREAM.INFO.{cluster.subjects.tokens_stream}")
     if not has_quorum(info):
         raise BrokerUnavailable("the server that tells of the token log has no quorum")
-    return int(info["state"]["last_seq"])
+    return info
+
+
+def _is_single(cluster: Cluster, info: dict[str, Any]) -> bool:
+    """Whether the server that has the log is alone, and ours."""
+    return "cluster" not in info and cluster.js.domain is None

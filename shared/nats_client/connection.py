@@ -40,6 +40,16 @@ class Reconnects:
 
     def __init__(self) -> None:
         self._callbacks: list[ReconnectCallback] = []
+        self._on_loss: list[Callable[[], None]] = []
+
+    def follow_losses(self, callback: Callable[[], None]) -> None:
+        """Call it as soon as a connection is lost, when nothing has come over another one yet."""
+        self._on_loss.append(callback)
+
+    def tell_loss(self) -> None:
+        """The connection is gone."""
+        for callback in self._on_loss:
+            callback()
 
     def follow(self, callback: ReconnectCallback) -> None:
         """Call it each time from now on."""
@@ -55,7 +65,7 @@ async def connect(
     config: ClusterConfig,
     name: str,
     *,
-    on_reconnect: ReconnectCallback | None = None,
+    reconnects: Reconnects | None = None,
     login: NatsLogin | None = None,
     role: str | None = None,
 ) -> RoleClient:
@@ -74,7 +84,7 @@ async def connect(
             await nc.connect(
                 **options,
                 **nc.login_options(),
-                **_callbacks(nc, on_reconnect),
+                **_callbacks(nc, reconnects or Reconnects()),
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
             )
@@ -114,12 +124,12 @@ async def open_connection(
     config: ClusterConfig,
     name: str,
     *,
-    on_reconnect: ReconnectCallback | None = None,
+    reconnects: Reconnects | None = None,
     login: NatsLogin | None = None,
     role: str | None = None,
 ) -> AsyncIterator[RoleClient]:
     """The same, closed at the end."""
-    nc = await connect(config, name, on_reconnect=on_reconnect, login=login, role=role)
+    nc = await connect(config, name, reconnects=reconnects, login=login, role=role)
     try:
         yield nc
     finally:
@@ -141,7 +151,7 @@ def _options(config: ClusterConfig, name: str, role: str) -> dict[str, Any]:
     }
 
 
-def _callbacks(nc: Client, on_reconnect: ReconnectCallback | None) -> dict[str, Any]:
+def _callbacks(nc: Client, reconnects: Reconnects) -> dict[str, Any]:
     refusal = ""  # the last one that was told
 
     async def on_error(exc: Exception) -> None:
@@ -155,13 +165,13 @@ def _callbacks(nc: Client, on_reconnect: ReconnectCallback | None) -> dict[str, 
     async def on_disconnect() -> None:
         if not nc.is_closed:
             log.warning("nats_disconnected")
+            reconnects.tell_loss()
 
     async def on_reconnected() -> None:
         nonlocal refusal
         refusal = ""
         log.info("nats_reconnected")
-        if on_reconnect is not None:
-            await on_reconnect()
+        await reconnects.tell()
 
     return {
         "error_cb": on_error,

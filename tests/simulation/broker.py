@@ -265,6 +265,7 @@ class Broker:
             "messages": len(stream.messages),
             "bytes": sum(len(msg.data) for msg in stream.messages.values()),
             "last_seq": stream.last_seq,
+            "last_ts": _time_text(stream.last_at),
         }
         if subjects_filter:
             found = stream.all_from([subjects_filter], 1)

@@ -146,6 +146,7 @@ class Connection:
         self.is_connected = True
         self.stats = {"reconnects": 0}
         self.options: dict[str, Any] = {}
+        self.on_loss: Callable[[], None] = lambda: None
         self.on_reconnect: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._life = 0  # counts connections: what was under way on an earlier one is lost
         self._cut_at = 0.0  # what arrives at the server before, arrives in spite of a break
@@ -335,6 +336,7 @@ class Connection:
         self._cut_at = self._world.now + self._rng.random() * 0.002
         self.is_connected = False
         self._broker.disconnect(self)
+        self.on_loss()
 
     def _reconnect(self) -> None:
         if self.is_closed or self.is_connected:

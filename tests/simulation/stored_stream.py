@@ -77,6 +77,7 @@ class StoredStream:
         self._by_subject: dict[str, list[int]] = {}
         self._ids: dict[str, tuple[float, int]] = {}
         self.last_seq = 0
+        self.last_at = 0.0  # when that was stored
         self.on_stored: list[Callable[[StoredMsg], None]] = []
         self.on_removed: Callable[[StoredMsg], None] | None = None
 
@@ -101,7 +102,7 @@ class StoredStream:
             return self._refusal(ERR_STORE_FAILED, "maximum messages per subject exceeded")
         if 0 < self._max_msgs <= len(self.messages):
             return self._refusal(ERR_STORE_FAILED, "maximum messages exceeded")
-        self.last_seq += 1
+        self.last_seq, self.last_at = self.last_seq + 1, now
         msg = StoredMsg(subject, self.last_seq, data, headers, now)
         seqs = self._by_subject.setdefault(subject, [])
         if is_taken:

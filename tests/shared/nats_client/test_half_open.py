@@ -9,7 +9,7 @@ import pytest
 
 from bench.chaos.tcp_proxy import TcpProxy
 from shared.config import ClusterConfig
-from shared.nats_client.connection import connect
+from shared.nats_client.connection import Reconnects, connect
 from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.integration
@@ -22,9 +22,11 @@ async def test_a_half_open_connection_is_given_up_within_seconds(nats_server: Na
     async def on_reconnect() -> None:
         reconnected.set()
 
+    reconnects = Reconnects()
+    reconnects.follow(on_reconnect)
     async with TcpProxy(nats_server.port) as proxy:
         config = ClusterConfig(nats_url=f"nats://127.0.0.1:{proxy.port}")
-        nc = await connect(config, "test", on_reconnect=on_reconnect)
+        nc = await connect(config, "test", reconnects=reconnects)
         proxy.half_open()
         started = time.monotonic()
         async with asyncio.timeout(30):

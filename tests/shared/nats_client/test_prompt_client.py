@@ -26,7 +26,7 @@ def reconnects() -> Reconnects:
 @pytest.fixture
 async def nc(nats_server: NatsServer, reconnects: Reconnects) -> AsyncIterator[RoleClient]:
     config = ClusterConfig(nats_url=nats_server.url)
-    nc = await connect(config, "test", on_reconnect=reconnects.tell)
+    nc = await connect(config, "test", reconnects=reconnects)
     yield nc
     await nc.close()
 
