@@ -36,8 +36,7 @@ from worker.telemetry import EngineCounters, WorkerMetrics
 from worker.weights.adapters import Adapters
 from worker.weights.worker_model import WorkerModel
 
-_METRICS_INTERVAL_S = 1.0
-_STATE_INTERVAL_S = 0.5
+_REPORT_INTERVAL_S = 1.0
 
 log = get_logger(__name__)
 
@@ -131,9 +130,8 @@ class Worker:
                         self._heartbeat.run(),  # last: who sees the card can give orders
                         self._leftovers.run(),
                         self._announcer.run(),
-                        self._report_metrics(),
+                        self._report(),
                         self._loop_watch.run(),
-                        self._report_states(),
                         self._leave_when_hung(),
                         self.shutdown.ask_when(self._level.outdated),
                     )
@@ -314,19 +312,15 @@ class Worker:
             num_engine_restarts=metrics.total("engine_restarts"),
         )
 
-    async def _report_states(self) -> None:
-        while True:
-            await self._maybe_publish_state()
-            await asyncio.sleep(_STATE_INTERVAL_S)
-
     async def _maybe_publish_state(self) -> None:
         """To those who watch the pool, each change once."""
         if self._state is not self._published_state:
             self._published_state = self._state
             await self._events.publish_worker(self._worker_id, self._state.value)
 
-    async def _report_metrics(self) -> None:
+    async def _report(self) -> None:
         while True:
+            await self._maybe_publish_state()
             card = self._worker_card()
             self._metrics.set_state(card.state)
             self._metrics.num_running.set(card.num_running)
@@ -337,4 +331,4 @@ class Worker:
             if self._engine.load is not None:
                 self._engine_counters.update(self._engine.load)
             self._runner.update_metrics()
-            await asyncio.sleep(_METRICS_INTERVAL_S)
+            await asyncio.sleep(_REPORT_INTERVAL_S)

@@ -16,7 +16,8 @@ from worker.runs.engine_pause import EnginePause
 from worker.runs.token_log import TokenLog
 
 _TICK_S = 0.5
-_IDLE_TICKS = 8  # from one look for room to the next, while nothing is held
+_IDLE_TICK_S = 1.0
+_IDLE_TICKS = 4  # from one look for room to the next, while nothing is held
 _DEADLINE_SLACK_S = 5.0  # a living frontend ends a request in time; we only when it is gone
 
 log = get_logger(__name__)
@@ -48,9 +49,9 @@ class AckHeartbeat:
     async def run(self) -> None:
         """Keep until cancelled."""
         for tick in itertools.count():
-            await asyncio.sleep(min(_TICK_S, self._ack_wait_s / 4))
+            await asyncio.sleep(min(self._tick_s, self._ack_wait_s / 8))
             # A paused engine makes no steps, so that nobody else looks whether it may go on.
-            if self._held_requests or self._pause.is_on or tick % _IDLE_TICKS == 0:
+            if self._is_busy or tick % _IDLE_TICKS == 0:
                 self._pause.update()
             if self._hang_watch.is_hung or self._token_log.is_stalled:
                 log.error(
@@ -60,6 +61,14 @@ class AckHeartbeat:
                 )
                 continue
             await self._keep_all()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._held_requests) or self._pause.is_on
+
+    @property
+    def _tick_s(self) -> float:
+        return _TICK_S if self._is_busy else _IDLE_TICK_S
 
     async def _keep_all(self) -> None:
         now = time.monotonic()

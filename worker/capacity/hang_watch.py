@@ -14,6 +14,7 @@ from worker.held.held_requests import HeldRequests
 # Twenty times that is out of reach of a context that grows or of busy neighbours.
 _STEPS = 20
 _TICK_S = 0.25
+_IDLE_TICK_S = 1.0  # while nothing is owed
 _LATE_S = 0.5  # a look that comes so late shows that this process did not run either
 
 log = get_logger(__name__)
@@ -64,7 +65,7 @@ class HangWatch:
     async def run(self) -> None:
         """Returns when the engine hangs."""
         while not self.is_hung:
-            tick_s = min(_TICK_S, self.limit_s / 8)
+            tick_s = min(_TICK_S if self.step_age_s else _IDLE_TICK_S, self.limit_s / 8)
             slept_at = time.monotonic()
             await asyncio.sleep(tick_s)
             late_s = time.monotonic() - slept_at - tick_s

@@ -156,8 +156,14 @@ class RequestPuller:
     @property
     def _wait_s(self) -> float:
         """Until the next look; the background is asked as soon as the urgent class had its time."""
-        left_s = _BACKGROUND_IDLE_S - (time.monotonic() - self._last_urgent_at)
-        return min(left_s, _TICK_S) if left_s > 0 else _TICK_S
+        now = time.monotonic()
+        left_s = _BACKGROUND_IDLE_S - (now - self._last_urgent_at)
+        if left_s > 0:
+            return min(left_s, _TICK_S)
+        pulls = [state.pull for state in self._lanes.values() if state.pull is not None]
+        if len(pulls) < len(self._lanes):
+            return _TICK_S
+        return max(_TICK_S, min(pull.heard_at + pull.silence_s - now for pull in pulls))
 
     async def _maybe_pull(self) -> None:
         """A class is asked when the ones before it have nothing."""

@@ -190,6 +190,7 @@ class TokenLog:
             for _ in range(subjects.num_partitions)
         ]
         self._wake = asyncio.Event()
+        self._is_sent = asyncio.Event()  # something, that may not be confirmed yet
         self._resend_all = False
 
     def append(self, entry: TokenEntry) -> None:
@@ -272,11 +273,15 @@ class TokenLog:
     async def _tick(self) -> None:
         """Looks after overdue frames: the hot path needs no timer of its own."""
         while True:
+            await self._is_sent.wait()
             await asyncio.sleep(_TICK_S)
-            if not self.is_flushed:
+            if self.is_flushed:
+                self._is_sent.clear()
+            else:
                 self._wake.set()
 
     async def _send(self) -> None:
+        self._is_sent.set()
         now = time.monotonic()
         resend_all, self._resend_all = self._resend_all, False
         for partition, writer in enumerate(self._partitions):
