@@ -68,7 +68,7 @@ class BillWriter:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                if loop.time() - looked_at > _LOOK_S:
+                if loop.time() - looked_at >= _LOOK_S:
                     await self._look()
                     looked_at = loop.time()
                 if self._is_kept:
@@ -76,7 +76,7 @@ class BillWriter:
             except BrokerError as exc:
                 looked_at = float("-inf")
                 log.warning("bills_not_stored", partition=self._partition, error=str(exc))
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(_LOOK_S if self._is_kept is False else _INTERVAL_S)
 
     async def _look(self) -> None:
         """Whether bills are kept, and which. Raises BrokerError."""

@@ -20,7 +20,7 @@ from shared.protocol.leases import PartitionOwner
 from shared.telemetry.log import get_logger
 
 _POLL_S = 0.2
-_POLL_ALONE_S = 1.0  # while no rival is known, whose first lease would be heard at once
+_POLL_ALONE_S = 3.0  # while no rival is known, whose first lease would be heard at once
 # A partition that nobody took for so long, and a rival's period, is taken beyond the fair share.
 _ORPHAN_S = 1.0
 _OFFER_S = 30.0  # what is beyond the share is offered so often: some rival takes nothing

@@ -15,7 +15,7 @@ from shared.liveness.presence import is_absent, present
 
 _SILENT = 0.2  # of its period without a new revision: one that may be asked for is
 _TICK_S = 0.1
-_TICK_ALONE_S = 0.5
+_TICK_ALONE_S = 1.0
 _PATIENCE = Patience(pause_s=0.1, max_pause_s=0.5, absent_s=0.4)
 
 

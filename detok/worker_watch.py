@@ -27,7 +27,7 @@ from shared.storage.streams import HEARTBEAT_TTL_S
 from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
-_POLL_IDLE_S = 2.0  # while no worker holds a request; half of what a heartbeat lives
+_POLL_IDLE_S = 4.0  # while no worker holds a request; the first claim makes it look at once
 _TICK_S = 0.1
 _MIN_TICK_S = 0.02  # while the moment is awaited at which one is to be asked for, or is dead
 _POLLS_ABSENT = 2

@@ -30,7 +30,8 @@ from shared.protocol.model_cards import AdapterCard, ModelCard
 from shared.telemetry.log import get_logger
 
 REFRESH_INTERVAL_S = 1.0
-_IDLE_S = 3.0  # while nobody asks for a model
+_IDLE_S = 6.0  # while nobody asks for a model
+_FRESH_S = 10.0
 _EMPTY_INTERVAL_S = 0.2  # while nothing is served somebody waits for the first model
 _ABSENCE_S = 60.0  # for which a model stays without a heartbeat: it may be started again
 _MISS_INTERVAL_S = 0.2  # unknown names do not make us read the cards more often than this
@@ -164,7 +165,7 @@ class ModelDirectory:
     @property
     def is_fresh(self) -> bool:
         """Whether the cards were read lately."""
-        return asyncio.get_running_loop().time() - self._refreshed_at < 5 * REFRESH_INTERVAL_S
+        return asyncio.get_running_loop().time() - self._refreshed_at < _FRESH_S
 
     @property
     def nothing_served(self) -> str:

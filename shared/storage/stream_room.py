@@ -17,7 +17,7 @@ from shared.telemetry.log import get_logger
 ADMISSION_MARK = 0.8  # nothing new is accepted
 ENGINE_MARK = 0.9  # engines pause
 _MIN_PAUSE_S = 0.02
-_IDLE_S = 10.0  # between two looks, while nobody asks for room
+_IDLE_S = 30.0  # between two looks, while nobody asks for room
 
 log = get_logger(__name__)
 

@@ -15,8 +15,8 @@ from shared.telemetry.log import get_logger
 
 MAX_RETRY_AFTER_S = 120
 _INTERVAL_S = 1.0
-_IDLE_S = 3.0  # while nobody asks
-_FRESH_S = 5.0
+_IDLE_S = 6.0  # while nobody asks
+_FRESH_S = 10.0
 _WINDOW_S = 30.0
 _SHARE = 0.1  # of the queue: what is to be free again for those who were refused meanwhile
 

@@ -20,6 +20,7 @@ from shared.protocol.role_cards import RoleCard
 from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
+_POLL_ALONE_S = 3.0  # while no other frontend is known
 _MISSED_POLLS = 2
 _REGISTER_S = 60.0  # far below the time that the bucket keeps an entry
 _LOCK_PREFIX = "orphans."
@@ -72,7 +73,8 @@ class OrphanSweeper:
                 for dead_id in await self._newly_dead():
                     self._sweeping.add(dead_id)
                     tasks.create_task(self._sweep_later(dead_id))
-                await asyncio.sleep(_POLL_S)
+                is_alone = self._missed.keys() <= {self._frontend_id}
+                await asyncio.sleep(_POLL_ALONE_S if is_alone else _POLL_S)
 
     async def _register(self) -> None:
         """Frontends that died when nobody looked have registered before, as we do."""
