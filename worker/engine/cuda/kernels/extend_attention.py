@@ -6,6 +6,8 @@ head are rows of one matrix, so that its keys are read once for all of them.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -52,8 +54,10 @@ def extend_attention(
         BLOCK_QUERIES=blocks.num_queries,
         ROWS=max(MIN_ROWS, triton.next_power_of_2(blocks.num_queries * group)),
         BLOCK_KEYS=BLOCK_KEY_BYTES // q.element_size(),
+        HAS_LIMIT=layer.window is not None or layer.chunk is not None,
         HAS_SOFT_CAP=layer.soft_cap is not None,
         HAS_SINKS=layer.sinks is not None,
+        LOG2_E=math.log2(math.e),
         num_warps=8,
         num_stages=2,
     )
@@ -81,8 +85,10 @@ def _extend_kernel(
     BLOCK_QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
+    HAS_LIMIT: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    LOG2_E: tl.constexpr,
 ):
     block, kv_head = tl.program_id(0), tl.program_id(1)
     row = tl.load(blocks_ptr + block * 4)
@@ -103,50 +109,78 @@ def _extend_kernel(
     is_value = is_row[:, None] & is_dim[None, :]
     q = tl.load(q_ptr + places[:, None] * HEAD_DIM + dims[None, :], mask=is_value, other=0.0)
 
-    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    largest = tl.full([ROWS], float("-inf"), tl.float32)  # in units of log2
     total = tl.zeros([ROWS], tl.float32)
     if HAS_SINKS:
-        largest = tl.load(sinks_ptr + head, mask=is_row, other=0.0).to(tl.float32)
+        largest = tl.load(sinks_ptr + head, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
         total += 1.0
     acc = tl.zeros([ROWS, BLOCK_DIM], tl.float32)
+    unit = LOG2_E
+    if not HAS_SOFT_CAP:
+        unit = scale * LOG2_E
+    units = tl.full([ROWS, BLOCK_KEYS], 0.0, tl.float32) + unit
     end = first_position + num_queries
-    chunk_start = position // chunk * chunk
-    start = tl.maximum(first_position // chunk * chunk, first_position - window + 1)
-    start = start // BLOCK_KEYS * BLOCK_KEYS
-    for block_start in range(start, end, BLOCK_KEYS):
-        tokens = block_start + tl.arange(0, BLOCK_KEYS)
-        is_token = tokens < end
-        kv_places = paged_places(
-            page_table_ptr,
-            table_stride,
-            row,
-            tokens,
-            is_token,
-            kv_head,
-            PAGE_SIZE,
-            NUM_KV_HEADS,
-            HEAD_DIM,
-        )
-        is_key = is_token[:, None] & is_dim[None, :]
-        keys = tl.load(keys_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
-        # ieee: of float32 all bits count, not those of TF32 alone.
-        scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee")
-        scores = scores.to(tl.float32) * scale
-        if HAS_SOFT_CAP:
-            scores = soft_cap * (2 * tl.sigmoid(2 * scores / soft_cap) - 1)  # tanh
-        distance = position[:, None] - tokens[None, :]
-        is_seen = (distance >= 0) & (distance < window) & (tokens[None, :] >= chunk_start[:, None])
-        scores = tl.where(is_seen, scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        # A row that has seen nothing yet has no largest: any finite number serves.
-        safe_largest = tl.where(new_largest == float("-inf"), 0.0, new_largest)
-        weights = tl.exp(scores - safe_largest[:, None])
-        shrink = tl.exp(largest - safe_largest)
-        values = tl.load(values_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
-        acc = acc * shrink[:, None]
-        added = tl.dot(weights.to(q.dtype), values.to(q.dtype), input_precision="ieee")
-        acc += added.to(tl.float32)
-        total = total * shrink + tl.sum(weights, axis=1)
-        largest = new_largest
+    start = 0
+    if HAS_LIMIT:
+        start = tl.maximum(first_position // chunk * chunk, first_position - window + 1)
+        start = tl.maximum(start, 0) // BLOCK_KEYS * BLOCK_KEYS
+    # Of most blocks of keys every query sees all: these need no mask.
+    whole_end = tl.maximum((first_position + 1) // BLOCK_KEYS * BLOCK_KEYS, start)
+    whole_start = start
+    if HAS_LIMIT:
+        last_start = tl.maximum((end - 1) // chunk * chunk, end - window)
+        whole_start = tl.cdiv(tl.maximum(last_start, 0), BLOCK_KEYS) * BLOCK_KEYS
+        whole_start = tl.minimum(tl.maximum(whole_start, start), whole_end)
+    for part in tl.static_range(0 if HAS_LIMIT else 1, 3):
+        if part == 0:
+            part_start, part_end = start, whole_start
+        elif part == 1:
+            part_start, part_end = whole_start, whole_end
+        else:
+            part_start, part_end = whole_end, end
+        for block_start in range(part_start, part_end, BLOCK_KEYS):
+            tokens = block_start + tl.arange(0, BLOCK_KEYS)
+            is_token = tokens < end
+            kv_places = paged_places(
+                page_table_ptr,
+                table_stride,
+                row,
+                tokens,
+                is_token,
+                kv_head,
+                PAGE_SIZE,
+                NUM_KV_HEADS,
+                HEAD_DIM,
+            )
+            is_key = is_token[:, None] & is_dim[None, :]
+            if part == 1:
+                is_key = is_dim[None, :]
+            keys = tl.load(keys_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
+            # ieee: of float32 all bits count, not those of TF32 alone.
+            scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee").to(tl.float32)
+            if HAS_SOFT_CAP:
+                capped = 2 * tl.sigmoid(2 * scores * scale / soft_cap) - 1  # tanh
+                scores = soft_cap * capped
+            if part != 1:
+                is_seen = position[:, None] >= tokens[None, :]
+                if HAS_LIMIT:
+                    is_seen &= position[:, None] - tokens[None, :] < window
+                    is_seen &= tokens[None, :] >= (position // chunk * chunk)[:, None]
+                scores = tl.where(is_seen, scores, float("-inf"))
+            new_largest = tl.maximum(largest, tl.max(scores, axis=1) * unit)
+            # A row that has seen nothing yet has no largest: any finite number serves.
+            safe_largest = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+            # One rounding, with a mask and without: a query has the same bits in either loop.
+            offset = tl.broadcast_to(-safe_largest[:, None], [ROWS, BLOCK_KEYS])
+            weights = tl.exp2(tl.fma(scores, units, offset))
+            shrink = tl.exp2(largest - safe_largest)
+            values = tl.load(
+                values_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0
+            )
+            acc = acc * shrink[:, None]
+            added = tl.dot(weights.to(q.dtype), values.to(q.dtype), input_precision="ieee")
+            acc += added.to(tl.float32)
+            total = tl.fma(total, shrink, tl.sum(weights, axis=1))
+            largest = new_largest
     attended = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(output_ptr + places[:, None] * HEAD_DIM + dims[None, :], attended, mask=is_value)
