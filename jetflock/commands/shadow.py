@@ -26,8 +26,9 @@ _SUMMARY = """\
 Run a share of the requests of a model again on another one, as they end, and compare both.
 
 Its runs are batch requests of the key's own tenant: no client sees them, and they count for \
-nobody else. It waits while requests wait anywhere, leaves out what has become too old by then, \
-and goes on from its journal. Ctrl-C or SIGTERM ends it with the report."""
+nobody else. While requests wait anywhere it begins none, and ends its own to run them again \
+later; it leaves out what has become too old by then, and goes on from its journal. Ctrl-C or \
+SIGTERM ends it with the report."""
 
 _LOOK_S = 1.0  # at the queues, and for what has ended
 _PAGE = 20  # requests: what waits behind the queues grows old
@@ -46,7 +47,8 @@ class ShadowConfig(RerunConfig):
     max_requests: int = 0
     """End when so many are compared; 0: any number."""
     max_waiting: int = 4
-    """Begin no other run while more requests than this wait for any model."""
+    """Begin no run, and end those that are running, while more requests than this wait for any
+    model."""
     max_lag_s: float = 600.0
     """Leave out what ended longer ago than this."""
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
@@ -79,6 +81,11 @@ class Gauge:
         while await self._num_waiting() > self._max_waiting:  # noqa: ASYNC110 (no event tells)
             await asyncio.sleep(_LOOK_S)
 
+    async def crowded(self, num_ours: int) -> None:
+        """Returns when more than that wait, beside ours. Raises ServiceError."""
+        while await self._num_waiting() - num_ours <= self._max_waiting:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
     async def _num_waiting(self) -> int:
         return sum(queue["num_waiting"] for queue in (await self.loads())["queues"])
 
@@ -100,7 +107,7 @@ async def follow(config: ShadowConfig, share: float, journal: Journal) -> None:
     async with config.rerunner() as rerunner:
         await rerunner.check_models(config.of, config.model)
         gauge = Gauge(rerunner, config.max_waiting)
-        series = Series(rerunner, journal, config, share, gauge.turn)
+        series = Series(rerunner, journal, config, share, gauge)
         if journal.since is None:
             journal.add_since(int(await gauge.now()))
         while True:

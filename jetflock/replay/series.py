@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from jetflock.replay.comparison import OWN_ENDS
-from jetflock.replay.journal import Journal
+from jetflock.replay.comparison import OWN_ENDS, Comparison
+from jetflock.replay.journal import Journal, Key
 from jetflock.replay.rerunner import Rerunner
 from jetflock.running.running_service import ServiceError, chosen_key, frontend_urls
 from shared.errors import ConfigError
@@ -61,6 +61,18 @@ class RerunConfig:
         return Rerunner(frontend_urls(self.url), key, self.model, self.top)
 
 
+class Pace(Protocol):
+    """When others go first."""
+
+    async def turn(self) -> None:
+        """Returns when the next request may be run."""
+        ...
+
+    async def crowded(self, num_ours: int) -> None:
+        """Returns when one that runs has to make room; of what waits so many may be ours."""
+        ...
+
+
 class Series:
     """What is in the journal is not run again."""
 
@@ -70,14 +82,14 @@ class Series:
         journal: Journal,
         config: RerunConfig,
         share: float,
-        turn: Callable[[], Awaitable[object]] | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        """`turn`: returns when the next request may be run."""
+        """`pace`: None where nobody has to wait."""
         self._rerunner = rerunner
         self._journal = journal
         self._config = config
         self._share = share
-        self._turn = turn
+        self._pace = pace
         self._slots = asyncio.Semaphore(config.concurrency)
         self._num_running = 0
 
@@ -108,8 +120,8 @@ class Series:
             for stream in streams:
                 await self._slots.acquire()
                 try:
-                    if self._turn is not None:
-                        await self._turn()
+                    if self._pace is not None:
+                        await self._pace.turn()
                 except BaseException:
                     self._slots.release()
                     raise
@@ -122,12 +134,29 @@ class Series:
     async def _compare(self, stream: dict[str, Any]) -> None:
         key = stream["id"], stream["choice"]
         try:
-            self._journal.add(key, await self._rerunner.compared(*key))
+            while (comparison := await self._undisturbed(key)) is None:
+                assert self._pace is not None, "it alone disturbs"
+                await self._pace.turn()
+            self._journal.add(key, comparison)
         except ServiceError as exc:
             self._journal.add_failure(key, str(exc))
         finally:
             self._num_running -= 1
             self._slots.release()
+
+    async def _undisturbed(self, key: Key) -> Comparison | None:
+        """None: it was ended to make room for others."""
+        if self._pace is None:
+            return await self._rerunner.compared(*key)
+        running = asyncio.create_task(self._rerunner.compared(*key))
+        crowded = asyncio.create_task(self._pace.crowded(self._config.concurrency))
+        try:
+            await asyncio.wait((running, crowded), return_when=asyncio.FIRST_COMPLETED)
+            return await running if running.done() else None
+        finally:
+            running.cancel()
+            crowded.cancel()
+            await asyncio.gather(running, crowded, return_exceptions=True)
 
 
 def share_of(name: str, text: str) -> float:

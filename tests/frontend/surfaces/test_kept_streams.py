@@ -19,8 +19,9 @@ from jetflock.replay.journal import Journal
 from jetflock.running.running_service import ServiceError
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
-from shared.protocol.codec import encode
+from shared.protocol.codec import decode_ownership, encode
 from shared.protocol.finish import Finish, FinishReason, RunFacts
+from shared.protocol.log_records import End
 from shared.protocol.model_cards import AdapterCard
 from shared.subjects import is_sampled, new_rid
 from tests.frontend.conftest import Stack
@@ -53,6 +54,22 @@ async def listed(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]
         after = {"after": page["next"]}
         if not page["has_more"]:
             return found
+
+
+async def num_ended(stack: Stack) -> int:
+    """Before any worker had them."""
+    subjects = stack.cluster.subjects
+    scan = stack.cluster.js.direct_scan(subjects.tokens_stream, f"{subjects.prefix}.own.*.*")
+    records = [decode_ownership(message.data) async for message in scan]
+    return sum(isinstance(record, End) for record in records)
+
+
+async def made_room(stack: Stack) -> bool:
+    return await num_ended(stack) == 1
+
+
+async def has_queued(stack: Stack, num: int) -> bool:
+    return await stack.num_queued() == num
 
 
 async def tells_waiting(client: httpx.AsyncClient, num: int) -> bool:
@@ -206,13 +223,28 @@ async def test_a_shadow_waits_for_others_and_leaves_out_what_is_old(
             assert len(journal.done) == 2
             assert journal.report.num_failed == 0
             await asyncio.gather(*waiting)
+        with Journal(tmp_path / "ended.jsonl", {}) as journal:
+            journal.add_since(int(time.time()) - 60)
+            stack.backend.hold.clear()
+            one = dataclasses.replace(shadow, concurrency=1)
+            waiting = [asyncio.create_task(finished(client))]
+            await eventually_async(lambda: has_queued(stack, 1))
+            following = asyncio.create_task(follow(one, 1.0, journal))
+            await eventually_async(lambda: has_queued(stack, 2))  # its own
+            assert await num_ended(stack) == 0
+            waiting += [asyncio.create_task(finished(client)) for _ in range(4)]
+            await eventually_async(lambda: made_room(stack))
+            stack.backend.hold.set()
+            await asyncio.gather(*waiting)
+            await asyncio.wait_for(following, 20)
+            assert (len(journal.done), journal.report.num_failed) == (2, 0)
         with Journal(tmp_path / "late.jsonl", {}) as journal:
             with pytest.raises(ServiceError, match="'nobody'"):
                 await follow(dataclasses.replace(shadow, model="nobody"), 1.0, journal)
             journal.add_since(int(time.time()) - 60)
             late = dataclasses.replace(shadow, max_lag_s=0.001, max_requests=0)
             following = asyncio.create_task(follow(late, 1.0, journal))
-            await eventually(lambda: journal.report.num_skipped == 7)
+            await eventually(lambda: journal.report.num_skipped == 12)
             following.cancel()
             assert journal.done == set()
 
