@@ -19,7 +19,7 @@ from jetflock.replay.series import RerunConfig, Series, share_of, time_of
 from shared.cli.program import Program
 from shared.cli.shutdown import Shutdown
 from shared.config import FLAT
-from shared.errors import ConfigError
+from shared.errors import ConfigError, JetflockError
 
 _NAME = "jetflock shadow"
 _SUMMARY = """\
@@ -32,6 +32,12 @@ SIGTERM ends it with the report."""
 
 _LOOK_S = 1.0  # at the queues, and for what has ended
 _PAGE = 20  # requests: what waits behind the queues grows old
+
+
+class NoneRun(JetflockError):
+    """All have failed."""
+
+    exit_status = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +157,9 @@ def main(*, config: Annotated[ShadowConfig, FLAT] = ShadowConfig()) -> None:
         asyncio.run(_until_stopped(config, share, journal))
         title = f"{config.of} and its shadow {config.model}"
         tell(journal, title, config.html, as_json=config.as_json)
+        report = journal.report
+        if report.num_failed and not report.num_compared:
+            raise NoneRun(f"none of {report.num_failed} could be run again")
 
 
 PROGRAM = Program(name=_NAME, summary=_SUMMARY, main=main, takes_file=False)

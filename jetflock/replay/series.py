@@ -17,6 +17,7 @@ from jetflock.running.running_service import ServiceError, chosen_key, frontend_
 from shared.errors import ConfigError
 from shared.subjects import is_sampled
 
+_HOPELESS = 20  # so many failures and nothing else: a model of other tokens, or the like
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -95,8 +96,10 @@ class Series:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no other run may begin."""
+        """Whether no other run may begin, or none would succeed."""
         report, config = self._journal.report, self._config
+        if report.num_failed >= _HOPELESS and not report.num_compared:
+            return True
         num = report.num_compared + report.num_failed + self._num_running
         return bool(
             (config.max_requests and num >= config.max_requests)

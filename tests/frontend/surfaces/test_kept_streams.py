@@ -15,6 +15,7 @@ import pytest
 from frontend.config import FrontendConfig
 from jetflock.commands.replay import PROGRAM as REPLAY
 from jetflock.commands.shadow import ShadowConfig, follow
+from jetflock.replay import series
 from jetflock.replay.journal import Journal
 from jetflock.running.running_service import ServiceError
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
@@ -198,11 +199,13 @@ async def test_a_fork_runs_again_from_where_it_began(stack: Stack) -> None:
 
 @pytest.mark.integration
 async def test_a_shadow_waits_for_others_and_leaves_out_what_is_old(
-    stack: Stack, tmp_path: Path
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fine = AdapterCard("fine", "r2", 8, 18)
     cards = stack.cluster.bucket(stack.cluster.subjects.models_bucket)
     await cards.put(stack.card.pool, encode(make_card(make_bundle(), adapters=(fine,))))
+    words = TokenizerBundle.of_numbers(VOCAB_SIZE)
+    await register(stack.cluster, words, make_card(words, "foreign"))
     stack.answer(lambda _: saying("Hello"))
     running = await stack.start_frontend(keep_requests="all")
     shadow = ShadowConfig(url=running.url, of="tiny", model="fine", max_waiting=2, max_requests=2)
@@ -238,6 +241,15 @@ async def test_a_shadow_waits_for_others_and_leaves_out_what_is_old(
             await asyncio.gather(*waiting)
             await asyncio.wait_for(following, 20)
             assert (len(journal.done), journal.report.num_failed) == (2, 0)
+        with Journal(tmp_path / "foreign.jsonl", {}) as journal:
+            journal.add_since(int(time.time()) - 60)
+            foreign = dataclasses.replace(shadow, model="foreign", max_requests=0)
+            monkeypatch.setattr(series, "_HOPELESS", 3)
+            await asyncio.wait_for(follow(foreign, 1.0, journal), 20)
+            assert journal.report.num_compared == 0
+            assert 3 <= journal.report.num_failed < 3 + foreign.concurrency
+            [why] = journal.report.facts()["failures"]
+            assert "tokenizer is not that of 'tiny'" in why
         with Journal(tmp_path / "late.jsonl", {}) as journal:
             with pytest.raises(ServiceError, match="'nobody'"):
                 await follow(dataclasses.replace(shadow, model="nobody"), 1.0, journal)
