@@ -27,6 +27,7 @@ from shared.telemetry.log import get_logger
 _HEAD = "head"
 _NUM_SHARES = 64  # of the tenants: a part is small enough for a message, and a question reads few
 _MAX_ROWS = 5000  # of a part in a message
+_MAX_READ = 64  # messages at a time: of 200 bills, 7 MB
 _DAY_S = 86_400
 _EPOCH = datetime.date(1970, 1, 1)
 _NS = 1_000_000_000
@@ -94,7 +95,9 @@ class UsageSums:
         info = await self._js.api(f"STREAM.INFO.{self._stream}")
         if info["created"] != self._made_at:
             await self._load(str(info["created"]))
-        scan = self._js.direct_scan(self._stream, self._bills, first_seq=self.seq + 1)
+        scan = self._js.direct_scan(
+            self._stream, self._bills, batch=_MAX_READ, first_seq=self.seq + 1
+        )
         async for message in scan:
             self._fold(message)
             await asyncio.sleep(0)  # others have their turn: it holds up to 200 bills

@@ -16,7 +16,7 @@ from shared.config import ClusterConfig
 from shared.protocol.bills import Bill, decode_bills
 from shared.protocol.finish import FinishReason
 from tests.e2e.role_stack import SCRIPTED, RoleStack
-from tests.e2e.streams import Stream, completion_body
+from tests.e2e.streams import Stream, completion_body, http_client
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -51,13 +51,20 @@ async def test_each_request_has_one_bill_over_kills_of_all_roles(tmp_path: Path)
             stack.start_detok()
             for stream in streams:
                 await stream.wait_for_tokens(150)
-            stack.start_frontend("--orphan-wait-s", "1")
+            second = stack.start_frontend("--orphan-wait-s", "1")
             frontend.kill()
         deadline = time.monotonic() + 90
         while len(bills := await bills_of(stack)) < NUM_STREAMS:
             assert time.monotonic() < deadline, bills
             await asyncio.sleep(0.2)
         assert set(Counter(bill.rid for bill in bills).values()) == {1}
+        await asyncio.sleep(1)  # an answer may be so old
+        async with http_client() as client:
+            answer = await client.get(f"{stack.url(second)}/v1/usage?by=model")
+        [row] = answer.json()["data"]
+        assert row["num_requests"] == NUM_STREAMS
+        assert row["num_output_tokens"] == sum(bill.num_output_tokens for bill in bills)
+        assert row["engine_s"] == pytest.approx(sum(bill.engine_s for bill in bills))
         for bill in bills:
             fold = await fold_from_log(stack.cluster, bill.rid)
             assert fold is not None
