@@ -16,6 +16,7 @@ from shared.installation import install_command
 
 # What a checkpoint is read from; and the part of it that tells whether it can be served.
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+_TWICE = ("consolidated*.safetensors",)  # in the layout of their makers: the same weights again
 _FILES_BUT_WEIGHTS = tuple(pattern for pattern in _FILES if pattern != "*.safetensors")
 
 
@@ -118,7 +119,11 @@ def _download(repository: str, patterns: Sequence[str]) -> Path:
     except ImportError as exc:
         raise _no_client(repository) from exc
     try:
-        return Path(snapshot_download(repository, allow_patterns=list(patterns)))
+        return Path(
+            snapshot_download(
+                repository, allow_patterns=list(patterns), ignore_patterns=list(_TWICE)
+            )
+        )
     except Exception as exc:  # the hub client raises errors of several libraries
         raise _no_answer(repository, exc) from exc
 

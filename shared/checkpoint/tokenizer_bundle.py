@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from shared.checkpoint.tekken import TEKKEN_FILE, tekken_files
 from shared.errors import ConfigError, MalformedMessage
 
 # Late where it is used: commands that only look at a service carry bundles about as bytes.
@@ -38,10 +39,15 @@ class TokenizerBundle:
 
     @classmethod
     def from_model_dir(cls, path: Path) -> TokenizerBundle:
-        """Read a model folder; transformers converts a slow tokenizer. Raises ConfigError."""
-        if not (path / "tokenizer.json").is_file():
-            return cls._converted(path)
-        return cls({name: (path / name).read_bytes() for name in _FILES if (path / name).is_file()})
+        """Read a model folder. Its tokenizer may be Mistral's (tekken.json); transformers converts
+        a slow one. Raises ConfigError.
+        """
+        files = {name: (path / name).read_bytes() for name in _FILES if (path / name).is_file()}
+        if "tokenizer.json" in files:
+            return cls(files)
+        if (path / TEKKEN_FILE).is_file():
+            return cls(tekken_files(path) | files)
+        return cls._converted(path)
 
     @classmethod
     def of_numbers(cls, vocab_size: int) -> TokenizerBundle:
@@ -56,7 +62,7 @@ class TokenizerBundle:
     @classmethod
     def is_in(cls, path: Path) -> bool:
         """Whether the folder has the files of a tokenizer, fast or slow."""
-        patterns = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
+        patterns = ("tokenizer.json", TEKKEN_FILE, "vocab.*", "*.model", "*.tiktoken")
         return any(any(path.glob(pattern)) for pattern in patterns)
 
     @classmethod

@@ -1,0 +1,180 @@
+"""Mistral's tokenizer as its makers publish it (tekken.json), in the form of tokenizer.json."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shared.checkpoint.json_file import read_json
+from shared.errors import ConfigError
+
+TEKKEN_FILE = "tekken.json"
+_BOS = "<s>"
+_SPECIAL = {
+    "bos_token": _BOS,
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+}
+
+
+def tekken_files(path: Path) -> dict[str, bytes]:
+    """tokenizer.json and tokenizer_config.json of a folder that has tekken.json.
+
+    Raises ConfigError for a file that is not as its makers write it.
+    """
+    file = path / TEKKEN_FILE
+    values = read_json(file, dict)
+    config, entries = values.get("config"), values.get("special_tokens")
+    if not isinstance(config, dict) or not isinstance(config.get("pattern"), str):
+        raise ConfigError(f"{file}: 'config' has no 'pattern', by which texts are cut")
+    if not isinstance(entries, list):
+        raise ConfigError(
+            f"{file} names no 'special_tokens': it is of an old version; take the model with "
+            "tokenizer.json"
+        )
+    special = _special_tokens(file, entries, config.get("default_num_special_tokens"))
+    num_words = None
+    if config.get("default_vocab_size") is not None:
+        num_words = _number(file, config, "default_vocab_size") - len(special)
+    words = _words(file, values.get("vocab"), num_words)
+    told = {name: text for name, text in _SPECIAL.items() if text in special}
+    return {
+        "tokenizer.json": _json(_tokenizer(config["pattern"], special, words)),
+        "tokenizer_config.json": _json(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "clean_up_tokenization_spaces": False,
+                **told,
+            }
+        ),
+    }
+
+
+def _special_tokens(file: Path, entries: list[Any], num_wanted: object) -> list[str]:
+    """By token id; those that the file leaves out have names of their own."""
+    texts: dict[object, str] = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("token_str"), str):
+            raise ConfigError(f"{file}: a special token has no 'token_str': {entry!r}")
+        texts[entry.get("rank")] = entry["token_str"]
+    num_special = len(texts) if num_wanted is None else num_wanted
+    if not isinstance(num_special, int) or not texts.keys() <= {*range(num_special)}:
+        raise ConfigError(
+            f"{file}: special tokens have ranks {[*texts]}, which are not all below {num_special!r}"
+        )
+    return [texts.get(rank, f"<SPECIAL_{rank}>") for rank in range(num_special)]
+
+
+def _words(file: Path, entries: object, num_wanted: int | None) -> list[bytes]:
+    """By rank. Files may have more of them than the model."""
+    if not isinstance(entries, list) or (num_wanted is not None and len(entries) < num_wanted):
+        raise ConfigError(f"{file}: 'vocab' has not the {num_wanted} words that 'config' tells of")
+    words = []
+    for rank, entry in enumerate(entries[:num_wanted]):
+        try:
+            word = base64.b64decode(entry["token_bytes"], validate=True)
+            is_next = entry.get("rank", rank) == rank
+        except (AttributeError, KeyError, TypeError, binascii.Error) as exc:
+            raise ConfigError(f"{file}: word {rank} has no 'token_bytes': {entry!r}") from exc
+        if not word or not is_next:
+            raise ConfigError(f"{file}: word {rank} is empty or out of order: {entry!r}")
+        words.append(word)
+    if len({*words}) != len(words) or not {bytes([each]) for each in range(256)} <= {*words}:
+        raise ConfigError(f"{file}: a word comes twice, or a byte is none")
+    return words
+
+
+def _tokenizer(pattern: str, special: list[str], words: list[bytes]) -> dict[str, Any]:
+    alphabet = _alphabet()
+    ranks = {word: rank for rank, word in enumerate(words)}
+    texts = ["".join(alphabet[each] for each in word) for word in words]
+    # Words come behind the special tokens; a merge is as early as the word that it makes.
+    ids = {text: rank for rank, text in enumerate([*special, *texts])}
+    merges = [
+        [texts[ranks[word[:cut]]], texts[ranks[word[cut:]]]]
+        for word in words
+        for cut in _cuts(word, ranks)
+    ]
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_added(token_id, text) for token_id, text in enumerate(special)],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "post_processor": _begin(special),
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": True,
+            "vocab": ids,
+            "merges": merges,
+        },
+    }
+
+
+def _cuts(word: bytes, ranks: dict[bytes, int]) -> Iterator[int]:
+    """Where a word is two others."""
+    return (cut for cut in range(1, len(word)) if word[:cut] in ranks and word[cut:] in ranks)
+
+
+def _added(token_id: int, text: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": text, **flags, "special": True}
+
+
+def _begin(special: list[str]) -> dict[str, Any] | None:
+    """Each text begins with a token of its own."""
+    if _BOS not in special:
+        return None
+    bos = {"SpecialToken": {"id": _BOS, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": idx}} for idx, name in enumerate("AB"))
+    return {
+        "type": "TemplateProcessing",
+        "single": [bos, first],
+        "pair": [bos, first, bos, second],
+        "special_tokens": {
+            _BOS: {"id": _BOS, "ids": [special.index(_BOS)], "tokens": [_BOS]},
+        },
+    }
+
+
+def _alphabet() -> list[str]:
+    """By byte, the letter that stands for it in a byte-level vocabulary."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(each if each in visible else next(others)) for each in range(0x100)]
+
+
+def _number(file: Path, config: dict[str, Any], name: str) -> int:
+    value = config[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{file}: {name!r} must be a positive integer, not {value!r}")
+    return value
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
