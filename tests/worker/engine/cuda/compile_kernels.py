@@ -25,7 +25,7 @@ from worker.engine.cuda.kernels import layer_kernels, sampling_kernels
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kernels.fixed_linear import fixed_linear
-from worker.engine.cuda.kernels.kept_thresholds import kept_thresholds
+from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
 from worker.engine.cuda.kernels.page_lists import list_pages
 from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
 from worker.engine.cuda.kv.kv_dtype import KV_FP8
@@ -192,7 +192,9 @@ def sampling(vocab_size: int) -> Iterator[Case]:
     )
     yield Case(
         f"thresholds of {vocab_size}",
-        lambda: kept_thresholds(logits, floats, integers, floats, floats),
+        lambda: find_kept_thresholds(
+            logits, floats, integers, floats, floats, integers, floats
+        ),
     )
 
 

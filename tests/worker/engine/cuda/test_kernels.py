@@ -241,8 +241,17 @@ def test_the_hash_has_the_same_bits_as_on_a_cpu(device: torch.device) -> None:
         assert hash_ids(signed, position, 256, device) == wanted.tolist()
 
 
+def kept_thresholds(logits: torch.Tensor, *settings: torch.Tensor) -> torch.Tensor:
+    """Of all rows, which are looked at in two parts, the last ones first."""
+    from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
+
+    thresholds = torch.full((len(logits),), torch.nan, device=logits.device)
+    for rows in torch.arange(len(logits), device=logits.device).flip(0).chunk(2):
+        find_kept_thresholds(logits, *settings, rows, thresholds)
+    return thresholds
+
+
 def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
-    from worker.engine.cuda.kernels.kept_thresholds import kept_thresholds
     from worker.engine.cuda.kernels.sampling_kernels import draw
 
     vocab_size, num_rows = 5000, 12
@@ -281,8 +290,6 @@ def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
 
 def test_kept_thresholds_of_all_shapes_of_rows(device: torch.device) -> None:
     """Peaks, plains, ties, masks: what the CPU keeps is kept, or rounding alone tells otherwise."""
-    from worker.engine.cuda.kernels.kept_thresholds import kept_thresholds
-
     vocab_size = 9000  # two programs a row
     noise = random(vocab_size)
     flat, wide, equal = 0.01 * noise, 20 * noise, noise.round()

@@ -23,36 +23,37 @@ NUM_WAYS = 16  # bounds that are tried at once
 MAX_TOP_P = 0.9999
 
 
-def kept_thresholds(
+def find_kept_thresholds(
     logits: torch.Tensor,  # [num_rows, vocab_size] float32
-    temperatures: torch.Tensor,  # [num_rows] float32, above GREEDY_TEMPERATURE
+    temperatures: torch.Tensor,  # [num_rows] float32, above GREEDY_TEMPERATURE in `rows`
     top_k: torch.Tensor,  # [num_rows] int64, 0 is off
     top_p: torch.Tensor,  # [num_rows] float32
     min_p: torch.Tensor,  # [num_rows] float32
-) -> torch.Tensor:
-    """[num_rows] float32: the least logit / temperature that is kept, as `kept_threshold` says."""
-    num_rows, vocab_size = logits.shape
+    rows: torch.Tensor,  # [num_found] int64: those to look at
+    thresholds: torch.Tensor,  # [num_rows] float32, written in `rows`
+) -> None:
+    """The least logit / temperature that is kept, as `kept_threshold` says."""
+    num_found, vocab_size = len(rows), logits.shape[1]
     block = min(BLOCK, triton.next_power_of_2(vocab_size))
     num_blocks = triton.cdiv(vocab_size, block)
-    device, grid = logits.device, (num_rows, num_blocks)
-    largest = torch.empty(num_rows, num_blocks, dtype=torch.float32, device=device)
+    device, grid = logits.device, (num_found, num_blocks)
+    largest = torch.empty(num_found, num_blocks, dtype=torch.float32, device=device)
     mass = torch.empty_like(largest)
-    counts = torch.empty(num_rows, num_blocks, NUM_BINS, dtype=torch.int32, device=device)
-    candidates = torch.empty_like(logits)  # [num_rows, vocab_size], the first of each row
-    num_candidates = torch.empty(num_rows, dtype=torch.int32, device=device)
-    thresholds = torch.empty(num_rows, dtype=torch.float32, device=device)
+    counts = torch.empty(num_found, num_blocks, NUM_BINS, dtype=torch.int32, device=device)
+    # [num_found, vocab_size], the first of each row
+    candidates = torch.empty(num_found, vocab_size, dtype=torch.float32, device=device)
+    num_candidates = torch.empty(num_found, dtype=torch.int32, device=device)
+    scaled = (logits, temperatures, rows)
+    limits = (top_k, top_p, min_p)
     sizes = {"BLOCK": block, "BLOCKS": triton.next_power_of_2(num_blocks)}
     bins = {"BINS": NUM_BINS, "BINS_PER_NAT": BINS_PER_NAT}
-    _mass_kernel[grid](logits, temperatures, largest, mass, vocab_size, BLOCK=block, num_warps=8)
+    _mass_kernel[grid](*scaled, largest, mass, vocab_size, BLOCK=block, num_warps=8)
     _bins_kernel[grid](
-        logits, temperatures, largest, counts, vocab_size, num_blocks, **sizes, **bins, num_warps=8
+        *scaled, largest, counts, vocab_size, num_blocks, **sizes, **bins, num_warps=8
     )
     _candidates_kernel[grid](
-        logits,
-        temperatures,
-        top_k,
-        top_p,
-        min_p,
+        *scaled,
+        *limits,
         largest,
         mass,
         counts,
@@ -65,12 +66,11 @@ def kept_thresholds(
         **bins,
         num_warps=8,
     )
-    _bisect_kernel[(num_rows,)](
+    _bisect_kernel[(num_found,)](
         candidates,
         num_candidates,
-        top_k,
-        top_p,
-        min_p,
+        rows,
+        *limits,
         largest,
         mass,
         thresholds,
@@ -81,13 +81,13 @@ def kept_thresholds(
         WAYS=NUM_WAYS,
         num_warps=8,
     )
-    return thresholds
 
 
 @triton.jit
-def _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size):
+def _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size):
     """-inf behind the last one. Divided as on a CPU, to the last bit."""
-    source = logits_ptr + row.to(tl.int64) * vocab_size
+    row = tl.load(rows_ptr + found)
+    source = logits_ptr + row * vocab_size
     values = tl.load(source + cols, mask=cols < vocab_size, other=float("-inf"))
     return tl.div_rn(values, tl.load(temperatures_ptr + row))
 
@@ -121,14 +121,20 @@ def _row_mass(largest_ptr, mass_ptr, row, num_blocks, BLOCKS: tl.constexpr):
 
 @triton.jit
 def _mass_kernel(
-    logits_ptr, temperatures_ptr, largest_ptr, mass_ptr, vocab_size, BLOCK: tl.constexpr
+    logits_ptr,
+    temperatures_ptr,
+    rows_ptr,
+    largest_ptr,
+    mass_ptr,
+    vocab_size,
+    BLOCK: tl.constexpr,
 ):
-    row, block = tl.program_id(0), tl.program_id(1)
+    found, block = tl.program_id(0), tl.program_id(1)
     cols = block * BLOCK + tl.arange(0, BLOCK)
-    values = _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size)
+    values = _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size)
     largest = tl.max(values, axis=0)
     weights = tl.where(values > float("-inf"), tl.exp(values - largest), 0.0)
-    place = row * tl.num_programs(1) + block
+    place = found * tl.num_programs(1) + block
     tl.store(largest_ptr + place, largest)
     tl.store(mass_ptr + place, tl.sum(weights, axis=0))
 
@@ -137,6 +143,7 @@ def _mass_kernel(
 def _bins_kernel(
     logits_ptr,
     temperatures_ptr,
+    rows_ptr,
     largest_ptr,
     counts_ptr,
     vocab_size,
@@ -147,12 +154,12 @@ def _bins_kernel(
     BINS_PER_NAT: tl.constexpr,
 ):
     """What is behind the last logit is counted in the last bin."""
-    row, block = tl.program_id(0), tl.program_id(1)
+    found, block = tl.program_id(0), tl.program_id(1)
     cols = block * BLOCK + tl.arange(0, BLOCK)
-    values = _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size)
-    largest = _row_largest(largest_ptr, row, num_blocks, BLOCKS)
+    values = _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size)
+    largest = _row_largest(largest_ptr, found, num_blocks, BLOCKS)
     counts = tl.histogram(_bin_of(values, largest, BINS, BINS_PER_NAT), BINS)
-    place = (row * num_blocks + block).to(tl.int64) * BINS + tl.arange(0, BINS)
+    place = (found * num_blocks + block).to(tl.int64) * BINS + tl.arange(0, BINS)
     tl.store(counts_ptr + place, counts)
 
 
@@ -160,6 +167,7 @@ def _bins_kernel(
 def _candidates_kernel(
     logits_ptr,
     temperatures_ptr,
+    rows_ptr,
     top_k_ptr,
     top_p_ptr,
     min_p_ptr,
@@ -177,10 +185,11 @@ def _candidates_kernel(
     BINS_PER_NAT: tl.constexpr,
 ):
     """Of a row they lie one behind the other, in the order of their tokens."""
-    row, block = tl.program_id(0), tl.program_id(1)
-    largest = _row_largest(largest_ptr, row, num_blocks, BLOCKS)
+    found, block = tl.program_id(0), tl.program_id(1)
+    largest = _row_largest(largest_ptr, found, num_blocks, BLOCKS)
     blocks, bins = tl.arange(0, BLOCKS), tl.arange(0, BINS)
-    of_row = counts_ptr + row.to(tl.int64) * num_blocks * BINS
+    row = tl.load(rows_ptr + found)
+    of_row = counts_ptr + found.to(tl.int64) * num_blocks * BINS
     counts = tl.load(
         of_row + blocks[:, None] * BINS + bins[None, :],
         mask=blocks[:, None] < num_blocks,
@@ -200,7 +209,7 @@ def _candidates_kernel(
     top_p = tl.load(top_p_ptr + row)
     # Of what the other two have left it is a share: then all of that is looked at.
     if (top_p <= MAX_TOP_P) & (min_p <= 0) & (limits_k == 0):
-        left_out = (1 - top_p) * _row_mass(largest_ptr, mass_ptr, row, num_blocks, BLOCKS)
+        left_out = (1 - top_p) * _row_mass(largest_ptr, mass_ptr, found, num_blocks, BLOCKS)
         most = by_bin.to(tl.float32) * tl.exp(-bins.to(tl.float32) / BINS_PER_NAT)
         # [bin, below it]: the mass of all bins from this one on is not larger.
         is_below = bins[None, :] >= bins[:, None]
@@ -210,14 +219,14 @@ def _candidates_kernel(
     first = tl.sum(tl.where(blocks < block, by_block, 0), axis=0)
     if block == 0:
         total = tl.minimum(tl.sum(by_block, axis=0), vocab_size)
-        tl.store(num_candidates_ptr + row, total)
+        tl.store(num_candidates_ptr + found, total)
     if tl.sum(tl.where(blocks == block, by_block, 0), axis=0) > 0:
         cols = block * BLOCK + tl.arange(0, BLOCK)
-        values = _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size)
+        values = _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size)
         is_one = _bin_of(values, largest, BINS, BINS_PER_NAT) <= last_bin
         is_one = is_one & (cols < vocab_size)
         place = first + tl.cumsum(is_one.to(tl.int32), axis=0) - 1
-        target = candidates_ptr + row.to(tl.int64) * vocab_size
+        target = candidates_ptr + found.to(tl.int64) * vocab_size
         tl.store(target + place, values, mask=is_one)
 
 
@@ -274,6 +283,7 @@ def _bisected(
 def _bisect_kernel(
     candidates_ptr,
     num_candidates_ptr,
+    rows_ptr,
     top_k_ptr,
     top_p_ptr,
     min_p_ptr,
@@ -287,10 +297,11 @@ def _bisect_kernel(
     WAYS: tl.constexpr,
 ):
     """In the order of `kept_threshold`. Of a row without a finite logit it is anything."""
-    row = tl.program_id(0)
-    source = candidates_ptr + row.to(tl.int64) * vocab_size
-    count = tl.load(num_candidates_ptr + row)
-    largest = _row_largest(largest_ptr, row, num_blocks, BLOCKS)
+    found = tl.program_id(0)
+    row = tl.load(rows_ptr + found)
+    source = candidates_ptr + found.to(tl.int64) * vocab_size
+    count = tl.load(num_candidates_ptr + found)
+    largest = _row_largest(largest_ptr, found, num_blocks, BLOCKS)
     top_k, min_p = tl.load(top_k_ptr + row), tl.load(min_p_ptr + row)
     top_p = tl.load(top_p_ptr + row)
     threshold = tl.full([], float("-inf"), tl.float32)
@@ -304,7 +315,7 @@ def _bisect_kernel(
         threshold = tl.maximum(threshold, kth)
     threshold = tl.minimum(threshold, largest)
     if top_p < 1:
-        mass = _row_mass(largest_ptr, mass_ptr, row, num_blocks, BLOCKS)
+        mass = _row_mass(largest_ptr, mass_ptr, found, num_blocks, BLOCKS)
         if (min_p > 0) | limits_k:
             mass = tl.zeros([], tl.float32)
             for start in range(0, count, CANDIDATES):

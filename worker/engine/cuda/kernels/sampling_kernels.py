@@ -42,11 +42,19 @@ def draw(
         BLOCK=BLOCK,
         num_warps=8,
     )
-    best = noisy.argmax(dim=1, keepdim=True)
-    chosen = token_ids.gather(1, best).squeeze(1)
-    top = largest.amax(dim=1)
-    chosen = torch.where(top == -torch.inf, NOTHING_ALLOWED, chosen)
-    return torch.where(top.isnan() | (top == torch.inf), NOT_A_NUMBER, chosen)
+    drawn = torch.empty(num_rows, dtype=torch.int64, device=device)
+    _best_kernel[(num_rows,)](
+        noisy,
+        largest,
+        token_ids,
+        drawn,
+        num_blocks,
+        BLOCKS=triton.next_power_of_2(num_blocks),
+        NOT_A_NUMBER=NOT_A_NUMBER,
+        NOTHING_ALLOWED=NOTHING_ALLOWED,
+        num_warps=1,
+    )
+    return drawn
 
 
 @triton.jit
@@ -121,3 +129,31 @@ def _draw_kernel(
     tl.store(noisy_ptr + place, best)
     tl.store(largest_ptr + place, largest)
     tl.store(token_ids_ptr + place, winner.to(tl.int64))
+
+
+@triton.jit
+def _best_kernel(
+    noisy_ptr,
+    largest_ptr,
+    token_ids_ptr,
+    drawn_ptr,
+    num_blocks,
+    BLOCKS: tl.constexpr,
+    NOT_A_NUMBER: tl.constexpr,
+    NOTHING_ALLOWED: tl.constexpr,
+):
+    """Of the blocks of a row, the first of those that are best."""
+    row = tl.program_id(0)
+    blocks = tl.arange(0, BLOCKS)
+    is_block = blocks < num_blocks
+    places = row * num_blocks + blocks
+    noisy = tl.load(noisy_ptr + places, mask=is_block, other=float("-inf"))
+    largest = tl.load(largest_ptr + places, mask=is_block, other=float("-inf"))
+    winner = tl.min(tl.where(noisy == tl.max(noisy, axis=0), blocks, num_blocks - 1), axis=0)
+    drawn = tl.load(token_ids_ptr + row * num_blocks + winner)
+    if tl.max(largest, axis=0) == float("-inf"):
+        drawn = tl.full([], NOTHING_ALLOWED, tl.int64)
+    is_finite = (largest == largest) & (largest < float("inf"))
+    if tl.min(is_finite.to(tl.int32), axis=0) == 0:
+        drawn = tl.full([], NOT_A_NUMBER, tl.int64)
+    tl.store(drawn_ptr + row, drawn)

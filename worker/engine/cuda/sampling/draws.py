@@ -24,7 +24,7 @@ class DeviceParams:
     top_p: torch.Tensor  # float32
     min_p: torch.Tensor  # float32
     seeds: torch.Tensor  # int64, the bits of an unsigned one
-    keep_all: torch.Tensor  # float32, -inf: a threshold that keeps everything
+    thresholds: torch.Tensor  # float32, -inf: all is kept; of partial rows a step writes its own
     partial_rows: torch.Tensor | None  # [num_partial] int64, rows that keep a part; None: none
 
     @classmethod
@@ -40,7 +40,7 @@ class DeviceParams:
             top_p=upload(device, params.top_p),
             min_p=upload(device, params.min_p),
             seeds=upload(device, seeds.view(np.int64)),
-            keep_all=torch.full((num_rows,), -torch.inf, device=device.torch_device),
+            thresholds=torch.full((num_rows,), -torch.inf, device=device.torch_device),
             partial_rows=upload(device, partial) if len(partial) else None,
         )
 
@@ -64,21 +64,20 @@ class TritonDraws:
     def draw(
         self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
     ) -> torch.Tensor:
-        from worker.engine.cuda.kernels.kept_thresholds import kept_thresholds
+        from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
         from worker.engine.cuda.kernels.sampling_kernels import draw
 
-        thresholds = params.keep_all
         if params.partial_rows is not None:
-            rows = params.partial_rows
-            found = kept_thresholds(
-                logits[rows],
-                params.temperatures[rows],
-                params.top_k[rows],
-                params.top_p[rows],
-                params.min_p[rows],
+            find_kept_thresholds(
+                logits,
+                params.temperatures,
+                params.top_k,
+                params.top_p,
+                params.min_p,
+                params.partial_rows,
+                params.thresholds,
             )
-            thresholds = thresholds.index_copy(0, rows, found)
-        return draw(logits, params.temperatures, thresholds, params.seeds, positions)
+        return draw(logits, params.temperatures, params.thresholds, params.seeds, positions)
 
 
 class HostDraws:
