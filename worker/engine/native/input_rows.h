@@ -11,22 +11,28 @@
 
 namespace jetflock {
 
+// Of the inputs of a span as integers.
+struct SpanInput {
+  float scale;     // what codes are multiplied with
+  float sum;       // of the inputs: of their codes, times the scale
+  int32_t start;   // of a sum of products: takes away the zero point of each weight
+  int32_t code_sum;
+};
+
 // Rows of inputs, and what a Linear needs of them.
 struct InputRows {
   const bf16* values;  // [num_rows][in_features]
   float* sums;         // of 16-bit inputs where there are minima: [num_rows][num_groups]
   // Where weights are integers:
-  int8_t* codes;        // [num_rows][num_quads * 4]
-  float* scales;        // [num_rows][num_spans]: what codes are multiplied with
-  int32_t* code_sums;   // [num_rows][num_spans]
+  int8_t* codes;     // [num_rows][num_quads * 4]
+  SpanInput* spans;  // [num_rows][num_spans]
 
   InputRows from(const Linear& linear, int64_t row) const {
     InputRows rows = *this;
     rows.values += row * linear.in_features;
     if (linear.has_integers()) {
       rows.codes += row * linear.num_quads() * 4;
-      rows.scales += row * linear.num_spans();
-      rows.code_sums += row * linear.num_spans();
+      rows.spans += row * linear.num_spans();
     } else if (linear.minima != nullptr) {
       rows.sums += row * linear.num_groups();
     }
@@ -99,8 +105,8 @@ inline void round_row(const Linear& linear, const InputRows& rows, int64_t row) 
     }
     int32_t sum = 0;
     for (int64_t at = 0; at < num_codes; ++at) sum += codes[at];
-    one.scales[span] = scale;
-    one.code_sums[span] = sum;
+    one.spans[span] = {scale, static_cast<float>(sum) * scale,
+                       static_cast<int32_t>(-linear.zero_point * sum), sum};
   }
 }
 
@@ -131,15 +137,14 @@ class InputBuffers {
 
   void reserve(int64_t num_rows) {
     sums_.reserve(num_rows * row_groups_);
-    scales_.reserve(num_rows * row_spans_);
-    code_sums_.reserve(num_rows * row_spans_);
+    spans_.reserve(num_rows * row_spans_);
     codes_.reserve(num_rows * row_codes_ + kReadBytes);
   }
 
   // Those of one linear, from the `first` of the step's rows on; linears may take rows in turns.
   InputRows rows(const bf16* values, int64_t first) const {
     return {values, sums_.data() + first * row_groups_, codes_.data() + first * row_codes_,
-            scales_.data() + first * row_spans_, code_sums_.data() + first * row_spans_};
+            spans_.data() + first * row_spans_};
   }
 
  private:
@@ -149,8 +154,7 @@ class InputBuffers {
   int64_t row_spans_ = 0;
   int64_t row_codes_ = 0;
   Buffer<float> sums_;
-  Buffer<float> scales_;
-  Buffer<int32_t> code_sums_;
+  Buffer<SpanInput> spans_;
   Buffer<int8_t> codes_;
 };
 

@@ -55,13 +55,11 @@ class IntegerWeights {
   const uint8_t* codes_;
 };
 
-// What is between the codes of a span and what they stand for, and their scales.
+// What the sums of a span's products amount to in each column.
 class SpanColumns {
  public:
   SpanColumns(const Linear& linear, long block, int64_t span)
-      : zero_point_(linear.zero_point),
-        has_zeros_(linear.zeros != nullptr),
-        has_minima_(linear.minima != nullptr) {
+      : has_zeros_(linear.zeros != nullptr), has_minima_(linear.minima != nullptr) {
     const int64_t group = span * linear.span_size / linear.group_size;
     const int64_t at = (block * linear.num_groups() + group) * kBlockCols;
     const GroupScales columns(linear, block, group);
@@ -72,54 +70,50 @@ class SpanColumns {
     }
   }
 
-  // Adds what a row's products of codes amount to.
-  void add(const Ints (&products)[2], float input_scale, int32_t code_sum, RowTotals& totals) const {
+  // Adds sums of products, which began with the inputs' start, to those of the spans before.
+  void add(const Ints (&sums)[2], const SpanInput& input, Floats (&totals)[2]) const {
+    const Floats scale = all(input.scale), input_sum = all(input.sum);
     for (int part = 0; part < 2; ++part) {
-      Ints sums = subtract(products[part], all_ints(static_cast<int32_t>(zero_point_ * code_sum)));
-      if (has_zeros_) sums = subtract_products(sums, zeros_[part], all_ints(code_sum));
-      Floats& total = totals.of[part];
-      total = fmadd(to_floats(sums), multiply(scales_[part], all(input_scale)), total);
-      if (!has_minima_) continue;
-      const Floats input_sum = all(static_cast<float>(code_sum) * input_scale);
-      total = fnmadd(input_sum, minima_[part], total);
+      const Ints products =
+          has_zeros_ ? subtract_products(sums[part], zeros_[part], all_ints(input.code_sum))
+                     : sums[part];
+      Floats& total = totals[part];
+      total = fmadd(to_floats(products), multiply(scales_[part], scale), total);
+      if (has_minima_) total = fnmadd(input_sum, minima_[part], total);
     }
   }
 
  private:
-  int64_t zero_point_;
   bool has_zeros_, has_minima_;
   Floats scales_[2], minima_[2];
   Ints zeros_[2];
 };
 
 template <int kRows, Layout kLayout>
-inline void add_integer_span(const Linear& linear, const IntegerWeights<kLayout>& weights,
-                             const SpanColumns& columns, const InputRows& inputs,
-                             const Span& span, RowTotals* totals) {
+inline void add_integer_span(const Linear& linear, long block,
+                             const IntegerWeights<kLayout>& weights, const InputRows& inputs,
+                             const Span& span, Floats (&totals)[kRows][2]) {
   const int64_t num_spans = linear.num_spans(), stride = linear.num_quads() * 4;
-  Ints acc[kRows][2];
+  const SpanInput* of_span = inputs.spans + span.group;
+  Ints sums[kRows][2];
 #pragma GCC unroll 12
-  for (int row = 0; row < kRows; ++row) acc[row][0] = acc[row][1] = all_ints(0);
-  const int8_t* codes = inputs.codes;
+  for (int row = 0; row < kRows; ++row) {
+    sums[row][0] = sums[row][1] = all_ints(of_span[row * num_spans].start);
+  }
   const int64_t first_quad = span.first_input / 4, num_quads = (span.num_inputs + 3) / 4;
   for (int64_t quad = first_quad; quad < first_quad + num_quads; ++quad) {
     const BlockQuads<kLayout> at = weights[quad];
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
-      const QuadInput input = broadcast_quad(codes + row * stride + 4 * quad);
-      acc[row][0] = add_products(acc[row][0], at.left, input);
-      acc[row][1] = add_products(acc[row][1], at.right, input);
+      const QuadInput input = broadcast_quad(inputs.codes + row * stride + 4 * quad);
+      sums[row][0] = add_products(sums[row][0], at.left, input);
+      sums[row][1] = add_products(sums[row][1], at.right, input);
     }
   }
-  Ints sums[kRows][2];  // by way of memory: what follows shall not cost the loop its registers
+  const SpanColumns columns(linear, block, span.group);
 #pragma GCC unroll 12
   for (int row = 0; row < kRows; ++row) {
-    sums[row][0] = acc[row][0];
-    sums[row][1] = acc[row][1];
-  }
-  for (int row = 0; row < kRows; ++row) {
-    const int64_t at = row * num_spans + span.group;
-    columns.add(sums[row], inputs.scales[at], inputs.code_sums[at], totals[row]);
+    columns.add(sums[row], of_span[row * num_spans], totals[row]);
   }
 }
 
@@ -129,18 +123,24 @@ template <Layout kLayout>
                                               const InputRows& inputs, int64_t num_rows,
                                               RowTotals* totals) {
   const IntegerWeights<kLayout> weights(linear, block);
-  std::fill_n(totals, num_rows, RowTotals{zeros(), zeros()});
-  const int64_t num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows;
+  const int64_t num_tiles = (num_rows + kIntegerTileRows - 1) / kIntegerTileRows;
   for (int64_t tile = 0; tile < num_tiles; ++tile) {
-    const int64_t row = num_rows * tile / num_tiles;
-    const int tile_rows = static_cast<int>(num_rows * (tile + 1) / num_tiles - row);
-    const InputRows rows = inputs.from(linear, row);
-    with_num_rows<kMaxTileRows>(tile_rows, [&]<int kRows>() {
+    const int64_t first = num_rows * tile / num_tiles;
+    const int tile_rows = static_cast<int>(num_rows * (tile + 1) / num_tiles - first);
+    const InputRows rows = inputs.from(linear, first);
+    with_num_rows<kIntegerTileRows>(tile_rows, [&]<int kRows>() {
+      Floats sums[kRows][2];
+#pragma GCC unroll 12
+      for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = zeros();
       for_each_span(linear.in_features, linear.span_size, 0, linear.in_features,
                     [&](const Span& span) {
-        const SpanColumns columns(linear, block, span.group);
-        add_integer_span<kRows>(linear, weights, columns, rows, span, totals + row);
+        add_integer_span<kRows>(linear, block, weights, rows, span, sums);
       });
+#pragma GCC unroll 12
+      for (int row = 0; row < kRows; ++row) {
+        totals[first + row].of[0] = sums[row][0];
+        totals[first + row].of[1] = sums[row][1];
+      }
     });
   }
 }

@@ -26,6 +26,7 @@ constexpr int kLanes = 16;
 constexpr int kHalfLanes = 8;
 // Tried: fewer rows or more are slower; the sums of more than 3 leave the registers.
 constexpr int kMaxTileRows = 4;
+constexpr int kIntegerTileRows = 4;
 constexpr int kMaxQueryRows = 6;
 
 inline Mask first_lanes(long count) {
@@ -172,8 +173,8 @@ inline Ints widen_int8(const int8_t* from) {
   return {_mm256_cvtepi8_epi32(narrow), _mm256_cvtepi8_epi32(_mm_srli_si128(narrow, 8))};
 }
 
-inline Ints subtract(Ints a, Ints b) {
-  return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
+inline Ints add(Ints a, Ints b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }
 
 inline Ints subtract_products(Ints sums, Ints a, Ints b) {

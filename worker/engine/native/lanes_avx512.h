@@ -15,6 +15,7 @@ using Mask = __mmask16;
 
 constexpr int kLanes = 16;
 constexpr int kMaxTileRows = 12;  // 12 rows x 2 vectors of sums fill the registers
+constexpr int kIntegerTileRows = 6;  // the same of integers, and what they are added to
 constexpr int kMaxQueryRows = 6;  // 6 rows x 4 vectors of sums
 
 // The first `count` of sixteen lanes; all of them from sixteen on.
@@ -92,7 +93,7 @@ inline Ints widen_int8(const int8_t* from) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
-inline Ints subtract(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+inline Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 
 inline Ints subtract_products(Ints sums, Ints a, Ints b) {
   return _mm512_sub_epi32(sums, _mm512_mullo_epi32(a, b));

@@ -278,13 +278,14 @@ inline void multiply_integers_by_tiles(const Linear& linear, long block, const I
         if (!span.ends_group) return;
         const SpanColumns columns(linear, block, span.group);
         for (int64_t row = first_row; row < first_row + num_pass_rows; ++row) {
-          const int64_t at = row * num_spans + span.group;
+          const SpanInput& input = inputs.spans[row * num_spans + span.group];
+          const Ints start = all_ints(input.start);
           float* to = totals.values[row];
-          RowTotals added = {load(to), load(to + kLanes)};
-          columns.add({load_ints(sums[row]), load_ints(sums[row] + kLanes)}, inputs.scales[at],
-                      inputs.code_sums[at], added);
-          store(to, added.of[0]);
-          store(to + kLanes, added.of[1]);
+          Floats added[2] = {load(to), load(to + kLanes)};
+          columns.add({add(load_ints(sums[row]), start), add(load_ints(sums[row] + kLanes), start)},
+                      input, added);
+          store(to, added[0]);
+          store(to + kLanes, added[1]);
         }
       });
     });
