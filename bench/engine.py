@@ -10,6 +10,10 @@ its own: nothing comes from a prefix cache but what the workload itself shares.
     for peer in transformers vllm openvino llamacpp; do bench/peers/setup.sh $peer .data/peers; done
     make bench-engine ARGS='--peers transformers,vllm,openvino,llamacpp'
     make bench-engine ARGS='--http --peers vllm'
+    make bench-engine ARGS='--gguf Q4_K_M --peers llamacpp --num-threads 1 --only W6,W7'
+
+With --gguf llama.cpp quantises the checkpoint, and both read that file. CPU of a token is exact on
+a busy machine with one thread alone: several wait for each other, and turn while they do.
 
 TTFT is counted from the moment all requests are handed over. Peak memory is the resident set of all
 processes of an engine. The roofline is explained in bench/roofline.py.
@@ -41,8 +45,9 @@ from bench.peers.runner import UNSEEN, RequestTrace
 from bench.roofline import Ceilings
 from bench.runner_process import RunnerProcess
 from bench.workloads import WORKLOADS, Workload
+from shared.gguf.checkpoint_folder import checkpoint_folder
 
-OURS = "jetflock"
+OURS, LLAMACPP = "jetflock", "llamacpp"
 HTTP = "_http"  # ends the names of those that are asked over HTTP
 DEFAULT_MODEL = Path(".data/bench/llama-135m")
 MAX_LEN = 4096
@@ -68,6 +73,9 @@ def main(
     skip: Annotated[str, cyclopts.Parameter(help="Turns to leave out: transformers:W3.")] = "",
     repeats: int = 3,
     num_threads: int = 2,
+    gguf: Annotated[
+        str, cyclopts.Parameter(help="A file of this kind for all: Q4_K_M, Q8_0.")
+    ] = "",
     dtype: str = "bfloat16",
     max_running: Annotated[int, cyclopts.Parameter(help="Requests that run at once.")] = 64,
     set_: Annotated[
@@ -88,18 +96,27 @@ def main(
     names = [ours, *chosen_peers(peers, HTTP * http)]
     skipped = skipped_turns(skip)
     shape = ModelShape.read(model)
-    flags = [str(model.resolve()), "--num-threads", str(num_threads), "--dtype", dtype]
+    flags = ["--num-threads", str(num_threads), "--dtype", dtype]
     flags += ["--max-running", str(max_running), "--max-len", str(MAX_LEN)]
+    their_flags = [str(model.resolve()), *flags, *([f"--set=gguf={gguf}"] if gguf else [])]
+    bytes_per_value = 2.0 if dtype == "bfloat16" else 4.0
     our_flags = [*flags, *(f"--set={setting}" for setting in set_)]
-    print(f"# flags: {' '.join(our_flags[1:])}", flush=True)
+    print(f"# flags: {' '.join(our_flags)}", flush=True)
+    our_model = model.resolve()
+    if gguf:
+        file = quantized_file(our_model, gguf, peers_dir, their_flags)
+        our_model = checkpoint_folder(file)
+        bytes_per_value = file.stat().st_size / shape.num_parameters
 
     def start(name: str, log_path: Path) -> RunnerProcess:
         if name != ours:
-            return PEERS[name].start(peers_dir, flags, num_threads, log_path)
-        python = Path(sys.executable)
-        return RunnerProcess(name, python, our_flags, {}, log_path, may_suspend=not http)
+            return PEERS[name].start(peers_dir, their_flags, num_threads, log_path)
+        all_flags = [str(our_model), *our_flags]
+        return RunnerProcess(
+            name, Path(sys.executable), all_flags, {}, log_path, may_suspend=not http
+        )
 
-    report = EngineReport(shape, dtype)
+    report = EngineReport(shape, gguf or dtype, bytes_per_value)
     with tempfile.TemporaryDirectory() as logs, ExitStack() as stack:
         engines: list[RunnerProcess] = []
         ceilings: list[Ceilings] = []
@@ -141,14 +158,23 @@ def measure(
     prompts = workload.prompts(shape.vocab_size, seed)
     first: list[RequestTrace] = []
     for engine in engines:
+        begin_cpu_s = engine.cpu_s()
         traces = engine.run(prompts, workload.output_len)
-        measurement = Measurement.of(workload, traces, engine.peak_bytes())
+        cpu_s = engine.cpu_s() - begin_cpu_s
+        measurement = Measurement.of(workload, traces, engine.peak_bytes(), cpu_s)
         engine.suspend()
         report.add(workload, engine.name, measurement)
         first = first or traces
         if traces is not first and UNSEEN not in traces[0].token_ids:
             report.agreement.setdefault(workload, {})[engine.name] = agreement(first, traces)
         print(f"# {workload.name} {engine.name} {measurement.tokens_per_s:.1f} tok/s", flush=True)
+
+
+def quantized_file(model: Path, kind: str, peers_dir: Path, their_flags: Sequence[str]) -> Path:
+    """That llama.cpp makes of the checkpoint, where it makes it."""
+    with tempfile.TemporaryDirectory() as logs:
+        PEERS[LLAMACPP].convert(peers_dir, their_flags, Path(logs) / "convert.log")
+    return model.with_name(f"{model.name}-bfloat16-{kind}.gguf")
 
 
 def warm_up(engines: Sequence[RunnerProcess], workload: Workload, shape: ModelShape) -> None:

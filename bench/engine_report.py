@@ -16,7 +16,8 @@ class EngineReport:
     """All measurements of a run of the benchmark, by workload and engine."""
 
     shape: ModelShape
-    dtype: str
+    dtype: str  # or the kind of a GGUF file
+    bytes_per_value: float  # of the weights
     versions: dict[str, str] = field(default_factory=dict)  # by engine, as the next ones
     load_s: dict[str, float] = field(default_factory=dict)
     rounds: dict[Workload, dict[str, list[Measurement]]] = field(default_factory=dict)
@@ -27,8 +28,7 @@ class EngineReport:
         self.rounds.setdefault(workload, {}).setdefault(engine, []).append(measurement)
 
     def roofline_tokens_per_s(self, workload: Workload, ceilings: Ceilings) -> float:
-        bytes_per_value = 2 if self.dtype == "bfloat16" else 4
-        seconds = roofline_s(workload, self.shape, ceilings, bytes_per_value)
+        seconds = roofline_s(workload, self.shape, ceilings, self.bytes_per_value)
         return workload.num_counted_tokens / seconds
 
     def markdown(self, ceilings: Ceilings) -> str:
@@ -70,9 +70,9 @@ class EngineReport:
             f"{workload.name}: {workload.title}; roofline {roofline:.0f} {unit}; "
             f"medians of {num_rounds}",
             "",
-            f"| | {unit} | range | of roofline | TTFT p50 / p99 ms | ITL p50 / p99 ms | peak MiB "
-            "| same tokens |",
-            "|---|---|---|---|---|---|---|---|",
+            f"| | {unit} | range | of roofline | TTFT p50 / p99 ms | ITL p50 / p99 ms "
+            "| CPU ms a token | peak MiB | same tokens |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         for engine, measurements in engines.items():
             median = Measurement.median(measurements)
@@ -84,7 +84,7 @@ class EngineReport:
                 f"| {median.tokens_per_s / roofline:.0%} "
                 f"| {median.ttft_p50_s * 1e3:.0f} / {median.ttft_p99_s * 1e3:.0f} "
                 f"| {'' if workload.output_len == 1 else itl} "
-                f"| {median.peak_bytes / 2**20:.0f} "
+                f"| {median.cpu_s_per_token * 1e3:.3f} | {median.peak_bytes / 2**20:.0f} "
                 f"| {'' if agreement is None else f'{agreement:.0%}'} |"
             )
         return lines

@@ -24,9 +24,12 @@ class Measurement:
     itl_p99_s: float
     elapsed_s: float  # to the last token
     peak_bytes: float
+    cpu_s_per_token: float  # of all its processes, of the tokens whose speed is reported
 
     @classmethod
-    def of(cls, workload: Workload, traces: Sequence[RequestTrace], peak_bytes: int) -> Self:
+    def of(
+        cls, workload: Workload, traces: Sequence[RequestTrace], peak_bytes: int, cpu_s: float
+    ) -> Self:
         """Raises ValueError when tokens are missing."""
         for trace in traces:
             if len(trace.token_ids) != workload.output_len:
@@ -49,6 +52,7 @@ class Measurement:
             itl_p99_s=percentile(gaps, 99),
             elapsed_s=elapsed_s,
             peak_bytes=peak_bytes,
+            cpu_s_per_token=cpu_s / workload.num_counted_tokens,
         )
 
     @classmethod

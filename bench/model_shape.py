@@ -46,6 +46,11 @@ class ModelShape:
         return self.vocab_size * self.hidden_size
 
     @property
+    def num_parameters(self) -> int:
+        """Of all linears."""
+        return self.num_layer_parameters + self.num_head_parameters
+
+    @property
     def num_kv_values(self) -> int:
         """Numbers that one token keeps in the KV cache."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim

@@ -57,11 +57,10 @@ class Ceilings:
 
 
 def roofline_s(
-    workload: Workload, shape: ModelShape, ceilings: Ceilings, bytes_per_value: int
+    workload: Workload, shape: ModelShape, ceilings: Ceilings, bytes_per_value: float
 ) -> float:
     """Seconds of a whole workload, as the module's docstring says."""
-    num_parameters = shape.num_layer_parameters + shape.num_head_parameters
-    weight_bytes = num_parameters * bytes_per_value
+    weight_bytes = shape.num_parameters * bytes_per_value
     num_requests, prompt_len = workload.num_requests, workload.prompt_len
     num_prefilled = workload.shared_len + num_requests * workload.own_len
     num_pairs = _num_pairs(0, workload.shared_len) + num_requests * _num_pairs(
@@ -75,8 +74,8 @@ def roofline_s(
     )
     mean_len = prompt_len + workload.output_len / 2
     step_s = ceilings.bound_s(
-        weight_bytes + num_requests * mean_len * shape.num_kv_values * bytes_per_value,
-        num_requests * (2 * num_parameters + mean_len * shape.attention_flops),
+        weight_bytes + num_requests * mean_len * shape.num_kv_values * max(2.0, bytes_per_value),
+        num_requests * (2 * shape.num_parameters + mean_len * shape.attention_flops),
     )
     return prefill_s + (workload.output_len - 1) * step_s
 

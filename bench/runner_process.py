@@ -83,6 +83,10 @@ class RunnerProcess:
         """Most resident memory since the last run began, summed over its processes."""
         return sum(_peak_bytes(process.pid) for process in self._tree())
 
+    def cpu_s(self) -> float:
+        """That its processes have taken so far."""
+        return sum(sum(process.cpu_times()[:2]) for process in self._tree())
+
     def suspend(self) -> None:
         """Until the next run: some engines spin while they wait."""
         if not self._may_suspend:

@@ -54,4 +54,6 @@ WORKLOADS = (
     Workload("W3", 64, 0, 128, 128),
     Workload("W4", 32, 1024, 32, 32),
     Workload("W5", 8, 0, 2048, 1),
+    Workload("W6", 8, 0, 32, 64),
+    Workload("W7", 1, 0, 512, 1),
 )

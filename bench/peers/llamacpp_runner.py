@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -43,7 +44,7 @@ class LlamacppRunner:
     def __init__(self, settings: RunnerSettings) -> None:
         self.version = llama_cpp.__version__
         self._settings = settings
-        path = str(settings.converted(".gguf")).encode()
+        path = str(_file(settings)).encode()
         self._model = llama_cpp.llama_model_load_from_file(
             path, llama_cpp.llama_model_default_params()
         )
@@ -161,7 +162,24 @@ def _shared_len(prompts: list[list[int]]) -> int:
 
 
 def convert(settings: RunnerSettings) -> None:
-    write_gguf(settings.model, settings.converted(".gguf"), settings.dtype)
+    whole, file = settings.converted(".gguf"), _file(settings)
+    write_gguf(settings.model, whole, settings.dtype)
+    if file.exists():
+        return
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{settings.extra['gguf']}")
+    params.nthread = settings.num_threads
+    made = file.with_suffix(".new")
+    paths = [str(path).encode() for path in (whole, made)]
+    if llama_cpp.llama_model_quantize(*paths, ctypes.byref(params)) != 0:
+        raise SystemExit(f"cannot make {file}")
+    made.replace(file)
+
+
+def _file(settings: RunnerSettings) -> Path:
+    """In the type of `--set gguf=Q4_K_M`, else in that of `dtype`."""
+    kind = settings.extra.get("gguf")
+    return settings.converted(".gguf" if kind is None else f"-{kind}.gguf")
 
 
 if __name__ == "__main__":

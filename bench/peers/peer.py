@@ -37,12 +37,15 @@ class Peer:
             flags = [*flags, f"--set=python={python}"]
             return RunnerProcess(self.name, Path(sys.executable), flags, variables, log_path)
         if self.is_converted:
-            command = [str(python), "-m", f"bench.peers.{self.name}_runner", *flags, "--convert"]
-            with log_path.open("w") as log:
-                subprocess.run(
-                    command, check=True, stdout=log, stderr=log, env=runner_environment(variables)
-                )
+            self.convert(peers_dir, flags, log_path)
         return RunnerProcess(self.name, python, flags, variables, log_path)
+
+    def convert(self, peers_dir: Path, flags: Sequence[str], log_path: Path) -> None:
+        """Writes the checkpoint in the engine's own format, unless it is there."""
+        python = (peers_dir / self.venv).absolute() / "bin" / "python"
+        command = [str(python), "-m", f"bench.peers.{self.name}_runner", *flags, "--convert"]
+        with log_path.open("w") as log:
+            subprocess.run(command, check=True, stdout=log, stderr=log, env=runner_environment({}))
 
 
 _VLLM_VARIABLES = {

@@ -14,7 +14,8 @@ def test_a_run_becomes_speed_and_latencies() -> None:
         RequestTrace([1, 2, 3], [0.5, 0.6, 0.7]),
         RequestTrace([1, 2, 3], [1.0, 1.2, 2.0]),
     ]
-    measurement = Measurement.of(TWO, traces, peak_bytes=7)
+    measurement = Measurement.of(TWO, traces, peak_bytes=7, cpu_s=1.5)
+    assert measurement.cpu_s_per_token == 0.25
     assert measurement.tokens_per_s == 3.0  # six tokens in two seconds
     assert measurement.ttft_p50_s == 0.75
     assert measurement.itl_p50_s == pytest.approx(0.15)
@@ -24,11 +25,11 @@ def test_a_run_becomes_speed_and_latencies() -> None:
 
 def test_missing_tokens_are_no_measurement() -> None:
     with pytest.raises(ValueError, match="2 tokens came, 3 were asked for"):
-        Measurement.of(TWO, [RequestTrace([1, 2], [0.1, 0.2])], peak_bytes=0)
+        Measurement.of(TWO, [RequestTrace([1, 2], [0.1, 0.2])], peak_bytes=0, cpu_s=0.0)
 
 
 def of_one_value(value: float, peak_bytes: int) -> Measurement:
-    return Measurement(value, value, value, value, value, value, peak_bytes)
+    return Measurement(value, value, value, value, value, value, peak_bytes, value)
 
 
 def test_the_median_is_taken_figure_by_figure() -> None:

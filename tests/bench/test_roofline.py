@@ -4,7 +4,7 @@ from bench.model_shape import LLAMA_135M
 from bench.roofline import Ceilings, roofline_s
 from bench.workloads import WORKLOADS, Workload
 
-W1, W2, W3, W4, W5 = WORKLOADS
+W1, W2, W3, W4, W5, *_ = WORKLOADS
 
 
 def test_the_135m_shape_has_134_5_million_parameters() -> None:
