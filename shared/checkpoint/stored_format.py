@@ -11,7 +11,7 @@ from shared.gguf.checkpoint_folder import CONFIG_SECTION
 
 MadeFormat = Literal["int8", "int4", "fp8"]
 KVDTypeName = Literal["auto", "fp8", "int8"]
-ActivationsName = Literal["auto", "int8"]
+ActivationsName = Literal["auto", "int8", "bfloat16"]
 
 MODELOPT_FILE = "hf_quant_config.json"
 _DENSE_GGUF = ("GGUF F32", "GGUF F16", "GGUF BF16")

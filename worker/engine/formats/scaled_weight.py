@@ -36,8 +36,11 @@ class GroupSteps:
 class InputCodes:
     """Integers of 8 bits that inputs are rounded to, each token by itself."""
 
-    size: int | None = None  # inputs that are rounded together; None: all of a token
+    size: int | None = None  # inputs that are rounded together; None: all of a token; 0: none are
     scale: float | None = None  # of all; None: the largest of those rounded together is 127
+
+
+KEPT_INPUTS = InputCodes(0)  # in 16 bits, whatever a format says
 
 
 @dataclass(frozen=True, slots=True, eq=False)

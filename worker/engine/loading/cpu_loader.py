@@ -180,7 +180,7 @@ class CpuLoader:
     def _remark_on_inputs(self, integer_share: float) -> str:
         """Raises ConfigError where none are rounded, and should be."""
         if integer_share == 0.0:
-            if self._site.config.cpu_activations != "auto":
+            if self._site.config.cpu_activations == "int8":
                 raise _not_by_torch("cpu_activations=int8", _NO_INTEGERS)
             return ""
         part = "" if integer_share == 1.0 else f" before {integer_share:.0%} of the weights"
@@ -222,7 +222,7 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     config, model, dtype = site.config, setup.config, setup.dtype
     _check_int8_kv(config, setup)
     may_have_experts = may_choose_native_experts(config, model, dtype)
-    if config.cpu_activations != "auto":
+    if config.cpu_activations == "int8":
         _check_int8_inputs(config, setup, may_have_experts=may_have_experts)
     recurrent_limits.check_on_cpu(config, model)
     made_limits.check_on_cpu(config, model, dtype)
@@ -236,7 +236,7 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     if config.kv_dtype == "int8" and not is_native:
         raise _not_by_torch("kv_dtype=int8", _NOT_BUILT)
     experts = choose_expert_library(config) if may_have_experts else None
-    if config.cpu_activations != "auto" and library is None and experts is None:
+    if config.cpu_activations == "int8" and library is None and experts is None:
         raise _not_by_torch("cpu_activations=int8", _NOT_BUILT)
     made_limits.check_library(model, is_there=experts is not None)
     if in_codes and library is None and experts is None:

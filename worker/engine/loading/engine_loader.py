@@ -164,7 +164,7 @@ class EngineLoader:
         loader = next(each for make in LOADERS if (each := make(site)).suits(model_config))
         if not isinstance(loader, CpuLoader):
             check_packed(self._config, is_native=False)
-            if self._config.cpu_activations != "auto":
+            if self._config.cpu_activations == "int8":
                 raise ConfigError(
                     "cpu_activations=int8 is for models that make tokens, on a CPU with tp=1"
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 
 from shared.errors import ConfigError
 from shared.gguf.gguf_file import GgufTensor
-from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
+from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight, join_rows
 from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES, codes_of_blocks
 
+_ROUNDED_INPUTS = 32
 _CHUNK_VALUES = 1 << 18  # what one thread makes at once: a few megabytes, with all between
 _CHUNK_BYTES = 1 << 22  # the same of codes, which torch's threads share
 
@@ -33,8 +35,8 @@ def read_tensor(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def read_gguf_codes(tensor: GgufTensor) -> ScaledWeight | None:
-    """A matrix as it is stored; None for types that have no codes. Raises ConfigError as
-    `read_tensor` does.
+    """A matrix as it is stored; its inputs are to be rounded in blocks of 32, as llama.cpp does it.
+    None for types that have no codes. Raises ConfigError as `read_tensor` does.
     """
     if tensor.type.name not in BLOCK_TYPES:
         return None
@@ -51,7 +53,7 @@ def read_gguf_codes(tensor: GgufTensor) -> ScaledWeight | None:
     for scales in (codes.scales, codes.minima):
         if scales is not None and not bool(torch.isfinite(scales).all()):
             raise _no_numbers(tensor)
-    return codes
+    return replace(codes, inputs=InputCodes(_ROUNDED_INPUTS))
 
 
 def _no_numbers(tensor: GgufTensor) -> ConfigError:

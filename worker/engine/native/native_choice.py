@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from shared.checkpoint.stored_format import ActivationsName
 from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
-from worker.engine.formats.scaled_weight import InputCodes
+from worker.engine.formats.scaled_weight import KEPT_INPUTS, InputCodes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.native.kernel_set import KERNEL_SETS, NAMED_KERNEL_SETS, KernelSet
@@ -16,6 +19,11 @@ from worker.engine_link.engine_config import EngineConfig
 GROUP_TOKENS = 16  # kGroupTokens of kv_pool.h
 MAX_HEAD_DIM = 256
 ROUNDED_INPUTS = 128  # that share a scale, where a checkpoint does not tell
+_INPUTS: Mapping[ActivationsName, InputCodes | None] = {
+    "auto": None,
+    "int8": InputCodes(ROUNDED_INPUTS),
+    "bfloat16": KEPT_INPUTS,
+}
 ONE_ORDER = "each sum has one order, on every processor of its kernel set"
 
 log = get_logger(__name__)
@@ -71,8 +79,8 @@ def may_choose_native_experts(config: EngineConfig, model: ModelConfig, dtype: t
 
 
 def wanted_inputs(config: EngineConfig) -> InputCodes | None:
-    """Of weights whose format does not tell; None: in 16 bits."""
-    return InputCodes(ROUNDED_INPUTS) if config.cpu_activations == "int8" else None
+    """Of weights whose format does not tell, or of all; None: as formats say."""
+    return _INPUTS[config.cpu_activations]
 
 
 def missing_capability(kernel_set: KernelSet) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
+from worker.engine.formats.scaled_weight import KEPT_INPUTS, InputCodes, ScaledWeight
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.coded_layout import (
     CODES4,
@@ -35,7 +35,8 @@ class PackedWeights:
         memory: WeightMemory | None = None,
         inputs: InputCodes | None = None,
     ) -> None:
-        """By default into memory of its own. `inputs`: of weights that do not tell theirs."""
+        """By default into memory of its own. `inputs`: of weights that do not tell theirs;
+        `KEPT_INPUTS` those of all."""
         self._library = library
         self._memory = HeapMemory(library) if memory is None else memory
         self._inputs = inputs
@@ -99,7 +100,8 @@ class PackedWeights:
         return LinearStruct(packed, bias_ptr, in_features, out_features)
 
     def _layout(self, weight: ScaledWeight) -> CodedLayout | None:
-        inputs = weight.inputs or self._inputs
+        is_kept = self._inputs == KEPT_INPUTS
+        inputs = None if is_kept else weight.inputs or self._inputs
         layout = None if inputs is None else integer_layout(weight, inputs)
         if layout is None:
             return coded_layout(weight)

@@ -295,7 +295,7 @@ def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
     file = tmp_path / "model.gguf"
     write_gguf(source, file, matrices_as(gguf.GGMLQuantizationType[kind]))
     folder = stored_folder(file)
-    ours = Rig(folder, dtype="bfloat16")
+    ours = Rig(folder, dtype="bfloat16", cpu_activations="bfloat16")
     theirs = Rig(folder, dtype="bfloat16", cpu_kernels="torch")
     assert len(coded_layers(ours)) == 2
     assert not coded_layers(theirs)

@@ -129,7 +129,11 @@ def stored(source: Path, choose: Choose) -> Path:
 
 
 @needs_bfloat16
-def test_logits_are_those_of_the_numbers(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("activations", "max_error"), [("bfloat16", MAX_ERROR), ("auto", 0.1)])
+def test_logits_are_those_of_the_numbers(
+    activations: str, max_error: float, source: Path, tmp_path: Path
+) -> None:
+    """Which are multiplied with inputs of 8 bits, unless these are to stay as they are."""
     from transformers import AutoModelForCausalLM
 
     folder = stored(source, mixture)
@@ -139,11 +143,14 @@ def test_logits_are_those_of_the_numbers(source: Path, tmp_path: Path) -> None:
             parameter.data.copy_(reader.read(name, *parameter.shape))
     dense = tmp_path / "dense"
     model.save_pretrained(dense)
-    rig = native_rig(folder, max_step_tokens=33)
+    rig = native_rig(folder, max_step_tokens=33, cpu_activations=activations)
     assert weights_of(rig).coded_share == 1.0
+    is_rounded = activations == "auto"
+    assert weights_of(rig).integer_share == float(is_rounded)
+    assert ("activations are rounded to int8" in rig.loop._ready.remark) == is_rounded
     prompt = random_prompt(70, seed=2)
     output = rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1]
-    assert_like_reference(dense, rig, 1, prompt + output, MAX_ERROR)
+    assert_like_reference(dense, rig, 1, prompt + output, max_error)
 
 
 @needs_bfloat16

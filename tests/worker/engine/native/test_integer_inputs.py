@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 
 from bench.products import Product, gguf_blocks
 from shared.errors import ConfigError
+from tests.gguf_files import matrices_as, stored_folder, write_gguf
 from tests.lora_adapters import save_adapter
 from tests.worker.checkpoints import DEMO_MODEL
 from tests.worker.engine.demo_conversations import needs_demo_model
@@ -211,19 +213,28 @@ def w8a8(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_w8a8(source, tmp_path_factory.mktemp("w8a8") / "model")
 
 
+def save_gguf(path: Path) -> Path:
+    """With heads in 8 bits, as such files have them."""
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4}
+    model = save_tiny_model(path / "model", "llama", **sizes)
+    choose = matrices_as(gguf.GGMLQuantizationType.Q8_0)
+    return stored_folder(write_gguf(model, path / "model.gguf", choose))
+
+
 def values_of(rig: Rig) -> torch.Tensor:
     return torch.stack(list(rig.logits.values()))
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("kind", ["w8a8", "int4"])
+@pytest.mark.parametrize("kind", ["w8a8", "int4", "gguf"])
 def test_a_model_has_the_same_bits_by_every_kernel_set(
     kind: str, source: Path, w8a8: Path, tmp_path: Path
 ) -> None:
     """Alone and in company, in chunks, on one thread and on two; with its head in 16 bits."""
-    path = w8a8 if kind == "w8a8" else source
-    config: dict[str, Any] = {"quantization": "int4", "cpu_activations": "int8"}
-    config = {} if kind == "w8a8" else config
+    path = {"w8a8": w8a8, "int4": source}.get(kind) or save_gguf(tmp_path)
+    config: dict[str, Any] = {}
+    if kind == "int4":
+        config = {"quantization": "int4", "cpu_activations": "int8"}
     rigs = [run_both_ways(path, each, **config) for each in (AVX512_BF16, AVX2, AMX_EMULATED)]
     assert "activations are rounded to int8" in rigs[0].loop._ready.remark
     assert torch.equal(values_of(rigs[1]), values_of(rigs[0]))
