@@ -215,7 +215,11 @@ def w8a8(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save_gguf(path: Path) -> Path:
     """With heads in 8 bits, as such files have them."""
-    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 160,
+        "num_attention_heads": 4,
+    }
     model = save_tiny_model(path / "model", "llama", **sizes)
     choose = matrices_as(gguf.GGMLQuantizationType.Q8_0)
     return stored_folder(write_gguf(model, path / "model.gguf", choose))
