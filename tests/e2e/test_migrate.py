@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from shared.config import ClusterConfig
+from shared.protocol.bills import decode_bills
 from tests.e2e.migrating import NEW, is_announced, migrate, num_ready, start_migrate, workers_of
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
@@ -32,7 +33,9 @@ def users(tmp_path: Path) -> NatsUsers:
 @pytest.fixture
 async def stack(tmp_path: Path, users: NatsUsers) -> AsyncIterator[RoleStack]:
     """Each role has the rights of its code on both sides, and no others."""
-    admin = ClusterConfig(nats_user="admin", nats_password_file=users.password_file("admin"))
+    admin = ClusterConfig(
+        nats_user="admin", nats_password_file=users.password_file("admin"), bills_ttl_s=86_400.0
+    )
 
     def flags(role: str) -> list[str]:
         service = [
@@ -59,6 +62,20 @@ async def whole(url: str, key: str, **fields: Any) -> httpx.Response:
         )
 
 
+async def forked(url: str, source: httpx.Response) -> str:
+    """The source again, behind its first tokens."""
+    body = {"at": 5, "sampling": {"seed": "source"}}
+    path = f"{url}/v1/streams/{source.headers['x-request-id']}/fork"
+    async with httpx.AsyncClient(timeout=60) as client:
+        answer = await client.post(path, json=body)
+    return str(answer.json()["choices"][0]["text"])
+
+
+async def num_billed(stack: RoleStack, prefix: str) -> int:
+    scan = stack.cluster.js.direct_scan(f"{prefix}_BILLS", f"{prefix}.bill.*")
+    return sum([len(decode_bills(message.data).bills) async for message in scan])
+
+
 async def keep_asking(urls: list[str], over: asyncio.Event, told: list[Stream]) -> None:
     """One stream after the other, all alike."""
     while not over.is_set():
@@ -76,7 +93,7 @@ async def test_a_service_moves_while_streams_run(stack: RoleStack, users: NatsUs
         *(run_stream(urls[0], seed=i, max_tokens=NUM_TOKENS) for i in range(NUM_STREAMS))
     )
     small = await run_stream(urls[0], seed=99, max_tokens=20)
-    keyed = await whole(urls[0], "before", seed=1, max_tokens=20)
+    keyed = await whole(urls[0], "before", seed=1, max_tokens=20, store=True)
     over, told = asyncio.Event(), list[Stream]()
     asking = asyncio.create_task(keep_asking(urls, over, told))
 
@@ -114,8 +131,9 @@ async def test_a_service_moves_while_streams_run(stack: RoleStack, users: NatsUs
     assert {stream.text for stream in told} == {small.text}
 
     for url in urls:
-        again = await whole(url, "before", seed=1, max_tokens=20)
+        again = await whole(url, "before", seed=1, max_tokens=20, store=True)
         assert again.json()["id"] == keyed.json()["id"]
+        assert await forked(url, keyed) == keyed.json()["choices"][0]["text"]
     after = await whole(urls[0], "after", seed=1, max_tokens=20)
     assert (await whole(urls[1], "after", seed=1, max_tokens=20)).json() == after.json()
 
@@ -126,8 +144,17 @@ async def test_a_service_moves_while_streams_run(stack: RoleStack, users: NatsUs
     assert not await workers_of(stack, "jf")
     late = stack.start_frontend("--prefix", NEW)
     await stack.wait_until(stack._frontends_answer)
-    again = await whole(stack.url(late), "before", seed=1, max_tokens=20)
+    again = await whole(stack.url(late), "before", seed=1, max_tokens=20, store=True)
     assert again.json()["id"] == keyed.json()["id"]
+
+    async def usage_is_of_both_sides() -> bool:
+        billed = [await num_billed(stack, prefix) for prefix in ("jf", NEW)]
+        assert min(billed) > 0
+        async with httpx.AsyncClient(timeout=60) as client:
+            told = [await client.get(f"{stack.url(each)}/v1/usage?by=") for each in (late, other)]
+        return {each.json()["data"][0]["num_requests"] for each in told} == {sum(billed)}
+
+    await eventually_async(usage_is_of_both_sides, 10)
     refused = [role.name for role in stack.roles if "permissions violation" in role.log.lower()]
     assert not refused
     returned, said = await migrate(stack.nats.url, *as_admin, "--delete-old")
