@@ -194,6 +194,30 @@ async def test_silence_before_any_event_resumes_by_id(
     assert service.resumed_from == [{"rid": RID}]
 
 
+async def test_who_watches_does_so_behind_a_cut_and_ends_nothing(
+    client: Client, service: ScriptedService
+) -> None:
+    async def tell_on(story: Story) -> None:
+        await story.accept()
+        if len(service.resumed_from) == 1:
+            await story.tell(2)
+            headers = {"Nats_Service_Error": "bye", "Nats_Service_Error_Code": "503"}
+            await story.send(b"", Jetflock_Status="interrupted", **headers)
+        else:
+            await story.rest()
+
+    service.script = tell_on
+    assert (await client.watch(RID)).text == TEXT
+    assert service.resumed_from == [
+        {"rid": RID, "watch": True},
+        {"event_id": event_id(2), "watch": True},
+    ]
+    service.script = tell_two
+    async with client.watch(RID) as job:
+        await job.aaccepted()
+    assert service.aborted == []
+
+
 async def test_a_frontend_that_shuts_down_is_left(client: Client, service: ScriptedService) -> None:
     async def interrupt(story: Story) -> None:
         await story.accept()
