@@ -242,6 +242,8 @@ async def test_the_python_client_forks_a_job(stack: Stack) -> None:
         stack.answer(lambda _: saying("!"))
         fork = job.fork(first.event_id, sampling={"seed": 1})
         assert (await fork).text == f"{first.text_diff}!"
+        at_its_end = job.fork()  # of what has stopped, before its last token
+        assert (await at_its_end).text == "Hell!"
         fork = job.fork(text_offset=3, append="p", n=2)
         assert [choice.text for choice in (await fork).choices] == ["Help!", "Help!"]
         with pytest.raises(BadRequest, match="can be forked at up to 4 tokens"):
