@@ -241,13 +241,19 @@ def test_the_hash_has_the_same_bits_as_on_a_cpu(device: torch.device) -> None:
         assert hash_ids(signed, position, 256, device) == wanted.tolist()
 
 
-def kept_thresholds(logits: torch.Tensor, *settings: torch.Tensor) -> torch.Tensor:
+def kept_thresholds(
+    logits: torch.Tensor,
+    temperatures: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+) -> torch.Tensor:
     """Of all rows, which are looked at in two parts, the last ones first."""
     from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
 
-    thresholds = torch.full((len(logits),), torch.nan, device=logits.device)
+    thresholds = torch.full_like(temperatures, torch.nan)
     for rows in torch.arange(len(logits), device=logits.device).flip(0).chunk(2):
-        find_kept_thresholds(logits, *settings, rows, thresholds)
+        find_kept_thresholds(logits, temperatures, top_k, top_p, min_p, rows, thresholds)
     return thresholds
 
 
