@@ -37,7 +37,14 @@ LONGROPE = {
     "short_factor": [1.0 + 0.1 * idx for idx in range(8)],
     "long_factor": [1.0 + 0.9 * idx for idx in range(8)],
 }
+SLIDING_FIRST = {"layer_types": ["sliding_attention", "full_attention"]}
 PARTIAL_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}
+GRANITE_SCALES = {
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.7,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 2.0,
+}
 QWEN_WINDOWS = {
     "use_sliding_window": True,
     "sliding_window": WINDOW,
@@ -85,6 +92,7 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "ministral",
         {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     ),
+    "cwm": ("cwm", {"sliding_window": WINDOW} | SLIDING_FIRST | {"rope_parameters": LLAMA3_ROPE}),
     "ernie4_5": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
     "glm": ("glm", {"pad_token_id": 2, "attention_bias": True}),
     "helium": ("helium", {"head_dim": 16, "hidden_size": 96, "num_key_value_heads": 6}),
@@ -115,13 +123,7 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "seed_oss": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "granite": (
         "granite",
-        {
-            "attention_multiplier": 0.3,
-            "residual_multiplier": 0.7,
-            "embedding_multiplier": 3.0,
-            "logits_scaling": 2.0,
-            "tie_word_embeddings": True,
-        },
+        GRANITE_SCALES | {"tie_word_embeddings": True},
     ),
 }
 
@@ -137,7 +139,6 @@ LLAMA_4 = {
     "pad_token_id": None,
 }
 
-SLIDING_FIRST = {"layer_types": ["sliding_attention", "full_attention"]}
 ALPHA_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0}
 
 GEMMA_4_TYPES = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
@@ -319,6 +320,21 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "biogpt": ("biogpt", {}),
     "biogpt not scaled": ("biogpt", {"scale_embedding": False, "tie_word_embeddings": False}),
     "vaultgemma": ("vaultgemma", {"sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
+    "granite swa": (
+        "granite_swa",
+        GRANITE_SCALES
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "sliding_window": WINDOW,
+            "layer_rope_theta": [0, 1e4, 1e2],
+            "attention_multiplier": 0.02,  # scores that do not dwarf sinks
+        },
+    ),
+    "hyperclovax": ("hyperclovax", GRANITE_SCALES | {"residual_multiplier": 1.0}),
+    "hyperclovax without post norms": ("hyperclovax", GRANITE_SCALES | {"use_post_norm": False}),
+    "jais2": ("jais2", {}),
+    "jais2 without biases": ("jais2", {"attention_bias": False, "mlp_bias": False}),
     "hunyuan": ("hunyuan_v1_dense", {}),
     "hunyuan alpha": ("hunyuan_v1_dense", {"rope_parameters": ALPHA_ROPE}),
 }

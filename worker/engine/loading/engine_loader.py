@@ -96,7 +96,7 @@ class EngineLoader:
             Path(self._config.model_path),
             self._config.quantization,
             on_gpu=self._gpu is not None,
-        )
+        ).within(self._config.max_context_len)
         torch.set_num_threads(
             self._config.num_threads or _default_num_threads(model_config, self._config.tp)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, count
+from typing import Self
 
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionLayer
@@ -109,6 +110,15 @@ class DecoderConfig(ModelConfig):
     layer_inputs: LayerInputsConfig | None = None
     has_layer_scales: bool = False  # with which each layer multiplies the stream when it is done
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
+
+    def within(self, max_context_len: int | None) -> Self:
+        """Without a growth of queries that begins behind the longest text: before, they are
+        multiplied with 1.
+        """
+        growth = self.query_growth
+        if growth is None or growth.begins_at < (max_context_len or self.max_context_len):
+            return self
+        return replace(self, query_growth=None)
 
     @property
     def num_positions(self) -> int:

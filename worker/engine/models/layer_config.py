@@ -86,6 +86,11 @@ class QueryGrowth:
     start: int
     is_of_rotated: bool  # in layers that rotate, or in those that do not
 
+    @property
+    def begins_at(self) -> int:
+        """The first position whose queries grow."""
+        return self.step - self.start
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerInputsConfig:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -55,6 +55,10 @@ class ModelConfig:
     def state_bytes(self) -> int:
         """Of a request, however long it is."""
         return sum(layer.num_bytes for layer in self.state_layers)
+
+    def within(self, max_context_len: int | None) -> Self:
+        """Itself, for texts up to this length; None: up to its own."""
+        return self
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Of keys and values in `dtype`."""

@@ -43,7 +43,11 @@ from worker.engine.models.families.glm4_moe import dots1_config, glm4_moe_config
 from worker.engine.models.families.gpt2 import gpt2_config, gpt_bigcode_config
 from worker.engine.models.families.gpt_neox import gpt_neox_config, persimmon_config
 from worker.engine.models.families.gpt_oss import gpt_oss_config
-from worker.engine.models.families.granite import granite_config
+from worker.engine.models.families.granite import (
+    granite_config,
+    granite_swa_config,
+    hyperclovax_config,
+)
 from worker.engine.models.families.granite_hybrid import granite_hybrid_config
 from worker.engine.models.families.granite_moe import granite_moe_config
 from worker.engine.models.families.helium import helium_config
@@ -62,7 +66,7 @@ from worker.engine.models.families.mistral import (
 )
 from worker.engine.models.families.mixtral import minimax_m2_config, mixtral_config
 from worker.engine.models.families.nanochat import nanochat_config
-from worker.engine.models.families.nemotron import nemotron_config
+from worker.engine.models.families.nemotron import jais2_config, nemotron_config
 from worker.engine.models.families.nemotron_h import nemotron_h_config
 from worker.engine.models.families.olmo import (
     olmo2_config,
@@ -117,6 +121,7 @@ _PLAIN: dict[str, ReadConfig] = {
 }
 # Read with the defaults of transformers' classes, many of which are their own.
 _COMPLETED: dict[str, ReadConfig] = {
+    "CwmForCausalLM": ministral_config,
     "Ernie4_5ForCausalLM": ernie_config,
     "GlmForCausalLM": glm_config,
     "GraniteForCausalLM": granite_config,
@@ -142,7 +147,10 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "Gemma4UnifiedForCausalLM": gemma4_config,
     "GemmaForCausalLM": gemma_config,
     "Glm4ForCausalLM": glm4_config,
+    "GraniteSWAForCausalLM": granite_swa_config,
     "HunYuanDenseV1ForCausalLM": hunyuan_config,
+    "HyperCLOVAXForCausalLM": hyperclovax_config,
+    "Jais2ForCausalLM": jais2_config,
     "Llama4ForCausalLM": llama4_config,
     "Ministral3ForCausalLM": ministral3_config,
     "NanoChatForCausalLM": nanochat_config,

@@ -9,6 +9,7 @@ import torch
 
 from shared.errors import ConfigError
 from tests.tiny_decoder import CONTEXT_LEN
+from tests.worker.engine.families import MINISTRAL_3_ROPE
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -18,6 +19,7 @@ from tests.worker.engine.tiny_models import (
     save_tiny_model,
 )
 from tests.worker.engine_fakes import make_add
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import read_model_config
 
 
@@ -127,3 +129,17 @@ def test_yarn_beyond_the_length_of_config_json(tmp_path: Path) -> None:
     assert_like_reference(path, rig, 1, prompt + output)
     with pytest.raises(ConfigError, match="max_context_len=301 is more than the model's 300"):
         Rig(path, max_context_len=301)
+
+
+def test_queries_that_never_grow_are_no_obstacle(tmp_path: Path) -> None:
+    """Ministral 3 is Llama within the length that it was trained for."""
+    path = save_tiny_model(tmp_path, "ministral3", rope_parameters=MINISTRAL_3_ROPE)
+    model = read_model_config(path)
+    assert isinstance(model, DecoderConfig)
+    assert (model.beyond_llama, model.within(20).beyond_llama) == ("its growth of queries", None)
+    assert model.within(21) is model
+    add = make_add(1, random_prompt(13, seed=1), max_tokens=7, ignore_eos=True)
+    within, beyond = Rig(path, max_context_len=20), Rig(path)
+    assert within.run(add) == beyond.run(add)
+    for key, logits in within.logits.items():
+        assert torch.equal(logits, beyond.logits[key])

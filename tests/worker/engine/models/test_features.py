@@ -77,6 +77,13 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "ministral": [FULL],
     "qwen2 windows": [{"use_sliding_window": False, **FULL}],
     "qwen3 windows": [FULL],
+    "cwm": [FULL],
+    "granite swa": [
+        {"sliding_window": 400},
+        {"layer_rope_theta": [1e4, 1e4, 1e2]},
+        {"layer_rope_theta": [0, 1e4, 1e4]},
+    ],
+    "hyperclovax": [{"logits_scaling": 1.0}, {"embedding_multiplier": 1.0}],
     "granite": [
         {"attention_multiplier": 1.0},
         {"embedding_multiplier": 1.0},
@@ -434,6 +441,8 @@ def test_a_part_of_experts_that_is_left_out_moves_the_logits(
         ("apertus", {"head_norm": None}),
         ("biogpt", {"position_offset": None}),
         ("gpt2", {"position_offset": None}),
+        ("granite swa", {"has_sinks": False}),
+        ("hyperclovax", {"norm_places": LLAMA_PLACES}),
         ("gpt_neox", {"is_qkv_by_head": False}),
         ("nanochat", {"head_norm": None}),
         ("nanochat", {"norms_embeddings": False}),

@@ -26,7 +26,7 @@ def mistral_config(
 def ministral_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """The same, with windows by layer."""
+    """The same, with windows by layer. Code World Model is made so, too."""
     window = _window(config)
     layer_types = config.get("layer_types", None)
     if layer_types is None:
