@@ -858,7 +858,7 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_layer_start_index": 1,
         },
     ),
-    "olmoe": ("olmoe", {"head_dim": 8} | MOE),
+    "olmoe": ("olmoe", MOE | {"num_attention_heads": 3, "num_key_value_heads": 1}),
     "flex_olmo": ("flex_olmo", MOE | {"pad_token_id": 2, "norm_topk_prob": True}),
     "granitemoe": (
         "granitemoe",

@@ -235,7 +235,8 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     check_packed(config, is_native=is_native)
     if config.kv_dtype == "int8" and not is_native:
         raise _not_by_torch("kv_dtype=int8", _NOT_BUILT)
-    experts = choose_expert_library(config) if may_have_experts else None
+    beside_torch = may_have_experts and not is_native
+    experts = choose_expert_library(config) if beside_torch else None
     if config.cpu_activations == "int8" and library is None and experts is None:
         raise _not_by_torch("cpu_activations=int8", _NOT_BUILT)
     made_limits.check_library(model, is_there=experts is not None)

@@ -56,7 +56,7 @@ def check_memory(
 
 def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = False) -> int:
     """Of all weights, once they are loaded; `in_codes`: where codes are multiplied as such."""
-    is_packed = in_codes and not model.num_expert_values
+    is_packed = in_codes and not (model.num_expert_values and _is_in_torch(model))
     num_bytes = _num_kept_values(model, is_packed=is_packed) * dtype.itemsize
     if not in_codes:
         return num_bytes
@@ -64,6 +64,11 @@ def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = Fal
         if bits is not None:
             num_bytes -= int(num_values * (8 * dtype.itemsize - bits)) // 8
     return num_bytes
+
+
+def _is_in_torch(model: ModelConfig) -> bool:
+    """All but its experts."""
+    return not isinstance(model, DecoderConfig) or model.beyond_native is not None
 
 
 def _coded_values(model: ModelConfig) -> Sequence[tuple[int, float | None]]:

@@ -206,14 +206,24 @@ class DecoderConfig(ModelConfig):
 
     @property
     def beyond_llama(self) -> str | None:
-        """The first thing that Llama and Qwen 3 have not: our C++ and ranks know no more."""
+        """The first thing that Llama and Qwen 3 have not: ranks know no more."""
+        head_norm = self.head_norm
+        has = {
+            "its mixture of experts": bool(self.experts),
+            "its sinks of attention": self.has_sinks,
+            "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
+        }
+        return self.beyond_native or next((name for name, is_so in has.items() if is_so), None)
+
+    @property
+    def beyond_native(self) -> str | None:
+        """The first thing that our C++ does not compute."""
         head_norm = self.head_norm
         has = {
             "a state beside keys and values": bool(self.recurrent),
             "its latent of keys and values": self.latent is not None,
-            "its mixture of experts": bool(self.experts),
+            "its kind of experts": any(each and not each.is_native for each in self.experts),
             "its gate of attention": self.has_attention_gate,
-            "its sinks of attention": self.has_sinks,
             "its kind of norm": not self.norm.is_plain,
             "its shapes of layers": self.has_several_shapes,
             "its inputs of each layer": self.layer_inputs is not None or self.has_layer_scales,
@@ -224,7 +234,7 @@ class DecoderConfig(ModelConfig):
             "its order of weights": self.is_qkv_by_head or self.is_stored_transposed,
             "its chunks of attention": any(layer.chunk for layer in self.attention_layers),
             "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
-            "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
+            "its norm of queries and keys": head_norm is not None and not head_norm.is_native,
             "its kind of MLP": not self.mlp.is_plain,
             "its rotation by layer": {*self.layer_ropes} != {self.rope},
             "soft caps": self.logits_soft_cap is not None

@@ -16,7 +16,7 @@ from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.expert_weights import ExpertProducts
-from worker.engine.models.experts.coded_experts import CodedExperts
+from worker.engine.models.experts.coded_experts import CodedExperts, ExpertReader
 from worker.engine.models.gguf_experts import find_gguf_experts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
@@ -57,14 +57,16 @@ def load_model(
         ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
         ops = TorchLayerOps(ropes, config.attention_layers, linears)
-        renamed = RenamingCodeReader(weights, config.stored_names)
-        coded = None
-        if experts is not None:
-            sources = find_gguf_experts(weights) if isinstance(weights, GgufReader) else {}
-            coded = CodedExperts(experts, renamed, sources)
+        coded = None if experts is None else CodedExperts(experts, expert_reader(config, weights))
         model = DecoderModel(config, weights, ops, coded)
     log.info("matrix_products", by=linears.name, because=linears.account())
     return model
+
+
+def expert_reader(config: DecoderConfig, weights: CodeReader) -> ExpertReader:
+    """Of what `open_weights` gives. Raises ConfigError."""
+    sources = find_gguf_experts(weights) if isinstance(weights, GgufReader) else {}
+    return ExpertReader(RenamingCodeReader(weights, config.stored_names), sources)
 
 
 @contextmanager

@@ -10,13 +10,15 @@
 
 namespace jetflock {
 
-
 // Queries of one request and one KV head that are computed together: query tokens times the query
 // heads that share the KV head, token by token.
 struct QueryTile {
   const bf16* queries[kMaxQueryRows];
   bf16* outputs[kMaxQueryRows];
   int64_t positions[kMaxQueryRows];
+  float sinks[kMaxQueryRows];  // scores beside those of the tokens, times log2(e)
+
+  QueryTile() { std::fill_n(sinks, kMaxQueryRows, -std::numeric_limits<float>::infinity()); }
 };
 
 template <class Pool>
@@ -172,7 +174,8 @@ void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
     }
   }
   for (int row = 0; row < kRows; ++row) {
-    const Floats inverse = all(1.0f / sum_of_lanes(totals[row]));
+    const float sink = first_lane(exp2(all(tile.sinks[row] - bases[row])));
+    const Floats inverse = all(1.0f / (sum_of_lanes(totals[row]) + sink));
     for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
       store_bf16(tile.outputs[row] + dim, multiply(load(&sums[row][dim]), inverse));
     }

@@ -15,6 +15,7 @@
 #include "linear.h"
 #include "lora.h"
 #include "packing.h"
+#include "router.h"
 #include "row_reader.h"
 #include "thread_team.h"
 #include "vector_math.h"
@@ -23,29 +24,43 @@ namespace jetflock {
 
 constexpr int kTaskQueryRows = 48;  // of a prefill chunk, in one task
 
+// How queries and keys are brought to one length, if they are.
+enum HeadNorm : int64_t {
+  kEachHead,     // by itself
+  kAllHeads,     // all queries at once, and all keys
+  kRotatedHead,  // by itself, once it is rotated
+};
+
 struct LayerWeights {
   const float* attention_norm;  // [hidden_size]
   Linear qkv;                   // to queries, keys, values: heads one after the other
-  const float* query_norm;      // [head_dim], or null
-  const float* key_norm;
+  const float* query_norm;      // [num_heads, head_dim], or null
+  const float* key_norm;        // [num_kv_heads, head_dim], or null
+  const float* sinks;           // [num_heads]: a score of nothing, times log2(e); or null
   Linear output;
   const float* mlp_norm;
+  // Of what every token goes through; without inputs where it goes through experts alone.
   Linear gate_up;  // gates and values interleaved, see pack_linear
   Linear down;
+  Experts experts;  // none: without numbers
+  Router router;    // who chooses them
   void* keys;  // this layer's part of the pool
   void* values;
   int64_t window;  // of sliding attention; 0: none
   float attention_scale;
+
+  bool has_mlp() const { return down.in_features > 0; }
+  bool has_experts() const { return experts.num_experts > 0; }
 };
 
 struct DecoderShape {
   int64_t hidden_size;
-  int64_t intermediate_size;
   int64_t num_heads;
   int64_t num_kv_heads;
   int64_t head_dim;
   int64_t page_size;
   KVFormat kv_format;
+  HeadNorm head_norm;
   float norm_eps;
   float embedding_scale;    // what an embedding is multiplied with
   Linear embeddings;        // to vocab_size
@@ -78,6 +93,12 @@ struct Batch {
   const LoraStep* loras;      // null: no request has an adapter
 };
 
+// What brings values with so many squares to one length. `squares`: lanes to be added.
+inline float norm_scale(Floats squares, int64_t size, float eps) {
+  const float mean = sum_of_lanes(squares) / static_cast<float>(size);
+  return 1.0f / std::sqrt(mean + eps);
+}
+
 template <class Out>
 void rms_norm(const float* x, const float* weight, int64_t size, float eps, Out* out) {
   Floats squares = zeros();
@@ -85,8 +106,7 @@ void rms_norm(const float* x, const float* weight, int64_t size, float eps, Out*
     const Floats values = load(x + at, first_lanes(size - at));
     squares = fmadd(values, values, squares);
   }
-  const float mean = sum_of_lanes(squares) / static_cast<float>(size);
-  const Floats scale = all(1.0f / std::sqrt(mean + eps));
+  const Floats scale = all(norm_scale(squares, size, eps));
   for (int64_t at = 0; at < size; at += kLanes) {
     const Mask mask = first_lanes(size - at);
     const Floats values = multiply(multiply(load(x + at, mask), scale), load(weight + at, mask));
@@ -104,10 +124,17 @@ class Decoder {
           int num_threads)
       : shape_(shape), layers_(layers, layers + num_layers), team_(num_threads) {
     inputs_.note(shape_.lm_head);
+    const int64_t down_size = shape_.hidden_size + kBlockCols;  // of a row, read in whole blocks
     for (const LayerWeights& layer : layers_) {
       for (const Linear* each : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
         inputs_.note(*each);
       }
+      inner_size_ = std::max(inner_size_, layer.down.in_features);
+      gate_up_size_ = std::max({gate_up_size_, stride_of(layer.gate_up), down_size});
+      if (!layer.has_experts()) continue;
+      routing_.note(layer.router);
+      experts_.note(layer.experts);
+      num_chosen_ = std::max(num_chosen_, layer.router.num_chosen);
     }
   }
 
@@ -118,11 +145,13 @@ class Decoder {
     normed_.reserve(num_tokens * shape_.hidden_size);
     qkv_.reserve(num_tokens * qkv_size);
     attended_.reserve(num_tokens * shape_.num_heads * shape_.head_dim);
-    activated_.reserve(num_tokens * shape_.intermediate_size);
+    activated_.reserve(num_tokens * inner_size_);
     inputs_.reserve(num_tokens);
+    routing_.reserve(num_tokens);
+    experts_.reserve(num_tokens * num_chosen_);
     plan_attention(batch);
     loras_.plan(batch.loras, layers_.size() * kNumProjections);
-    if (loras_.has_any()) gate_up_.reserve(num_tokens * gate_up_stride());
+    if (loras_.has_any()) gate_up_.reserve(num_tokens * gate_up_size_);
     team_.run([&](ThreadTeam::Member& member) {
       embed(member, batch);
       for (size_t layer_id = 0; layer_id < layers_.size(); ++layer_id) {
@@ -139,7 +168,7 @@ class Decoder {
     inputs_.reserve(num_rows);
     for (int64_t at = 0; at < size; ++at) normed_.data()[at] = to_bf16(rows[at]);
     team_.run([&](ThreadTeam::Member& member) {
-      project<Epilogue::kStoreFloat>(member, shape_.lm_head, normed_.data(), num_rows, logits);
+      project(member, shape_.lm_head, normed_.data(), num_rows, StoreFloats{logits});
     });
   }
 
@@ -155,10 +184,10 @@ class Decoder {
     int64_t cost;  // of the whole request
   };
 
-  template <Epilogue kEpilogue>
+  template <class Finish>
   void project(ThreadTeam::Member& member, const Linear& linear, const bf16* rows,
-               int64_t num_rows, void* output) {
-    multiply<kEpilogue>(member, team_.size(), linear, inputs_.rows(rows, 0), num_rows, output);
+               int64_t num_rows, const Finish& finish) {
+    multiply(member, team_.size(), linear, inputs_.rows(rows, 0), num_rows, finish);
   }
 
   int64_t heads_per_kv_head() const { return shape_.num_heads / shape_.num_kv_heads; }
@@ -189,17 +218,19 @@ class Decoder {
     const LayerWeights& layer = layers_[layer_id];
     const int64_t hidden_size = shape_.hidden_size;
     const int64_t attention_size = shape_.num_heads * shape_.head_dim;
-    project_qkv(member, batch, layer);
+    norm_rows(member, batch.num_tokens, layer.attention_norm, layer_id - 1);
+    project(member, layer.qkv, normed_.data(), batch.num_tokens, Store{qkv_.data()});
     add_loras(member, layer_id, kQkv, normed_.data(), hidden_size, qkv_.data(),
               layer.qkv.out_features);
     run_attention(member, batch, layer);
     add_loras(member, layer_id, kOutput, attended_.data(), attention_size, residual_.data(),
               hidden_size);
-    norm_rows(member, batch.num_tokens, layer.mlp_norm);
-    project_gate_up(member, batch, layer_id);
-    project_down(member, batch, layer);
-    add_loras(member, layer_id, kDown, activated_.data(), shape_.intermediate_size,
-              residual_.data(), hidden_size);
+    norm_rows(member, batch.num_tokens, layer.mlp_norm, -1);
+    if (layer.has_experts()) run_experts(member, batch, layer);
+    if (layer.has_mlp()) {
+      project_gate_up(member, batch, layer_id);
+      project_down(member, batch, layer_id);
+    }
     if (layer_id < batch.num_deep) add_given(member, batch, layer_id + 1);
   }
 
@@ -225,8 +256,27 @@ class Decoder {
                out_stride);
   }
 
+  void run_experts(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
+    const ExpertStep step{batch.num_tokens, layer.router.num_chosen, normed_.data(),
+                          routing_.expert_ids(), routing_.shares()};
+    routing_.choose(member, layer.router, normed_.data(), batch.num_tokens, shape_.hidden_size,
+                    [&] { experts_.plan(layer.experts, step); });
+    experts_.multiply(member, team_.size(), layer.experts, step);
+  }
+
+  // What a layer's experts have given is added where the stream is read next: a phase less.
+  void add_experts(int64_t layer_id, int64_t token) {
+    if (layer_id < 0 || !layers_[layer_id].has_experts()) return;
+    const LayerWeights& layer = layers_[layer_id];
+    float* to = residual_.data() + token * shape_.hidden_size;
+    experts_.add_up(layer.experts, layer.router.num_chosen, token,
+                    [&](int64_t at, Floats sum, Mask mask) {
+                      store(to + at, add(load(to + at, mask), sum), mask);
+                    });
+  }
+
   // Whole blocks: gates and values stay interleaved.
-  int64_t gate_up_stride() const { return layers_[0].gate_up.num_blocks() * kBlockCols; }
+  static int64_t stride_of(const Linear& gate_up) { return gate_up.num_blocks() * kBlockCols; }
 
   // With adapters in two steps: they add to gates and values before these are multiplied. The rows
   // of others come out the same.
@@ -234,27 +284,26 @@ class Decoder {
     const LayerWeights& layer = layers_[layer_id];
     const int64_t num_tokens = batch.num_tokens;
     if (!loras_.has_any()) {
-      project<Epilogue::kSiluMul>(member, layer.gate_up, normed_.data(), num_tokens,
-                                  activated_.data());
+      project(member, layer.gate_up, normed_.data(), num_tokens,
+              StoreGated<SiluGate>{activated_.data()});
       return;
     }
     Linear gate_up = layer.gate_up;
-    gate_up.out_features = gate_up_stride();
-    project<Epilogue::kStoreFloat>(member, gate_up, normed_.data(), num_tokens, gate_up_.data());
+    gate_up.out_features = stride_of(gate_up);
+    project(member, gate_up, normed_.data(), num_tokens, StoreFloats{gate_up_.data()});
     add_loras(member, layer_id, kGateUp, normed_.data(), shape_.hidden_size, gate_up_.data(),
-              gate_up_stride());
-    member.for_each(num_tokens, [&](int64_t token) {
-      activate(gate_up_.data() + token * gate_up_stride(), token);
-    });
+              gate_up.out_features);
+    member.for_each(num_tokens, [&](int64_t token) { activate(layer, token); });
   }
 
-  // SiLU of a row whose gates and values are interleaved, as finish_row does it.
-  void activate(const float* gate_up, int64_t token) {
-    const int64_t size = shape_.intermediate_size;
+  // SiLU of a row whose gates and values are interleaved, as StoreGated does it.
+  void activate(const LayerWeights& layer, int64_t token) {
+    const int64_t size = layer.down.in_features;
+    const float* gate_up = gate_up_.data() + token * stride_of(layer.gate_up);
     for (int64_t at = 0; at < size; at += kLanes) {
       const Floats gate = load(gate_up + 2 * at);
       const Floats value = load(gate_up + 2 * at + kLanes);
-      store_bf16(activated_.data() + token * size + at, multiply(silu(gate), value),
+      store_bf16(activated_.data() + token * size + at, SiluGate{}(gate, value),
                  first_lanes(size - at));
     }
   }
@@ -273,37 +322,57 @@ class Decoder {
     });
   }
 
-  void project_qkv(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
-    norm_rows(member, batch.num_tokens, layer.attention_norm);
-    project<Epilogue::kStore>(member, layer.qkv, normed_.data(), batch.num_tokens, qkv_.data());
-  }
-
   void run_attention(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
     member.for_each(batch.num_tokens,
                     [&](int64_t token) { rotate_and_write(layer, batch, token); });
     with_pool(layer, [&](const auto& pool) {
       member.for_each(tasks_.size(), [&](int64_t idx) { attend(layer, pool, batch, tasks_[idx]); });
     });
-    project<Epilogue::kAdd>(member, layer.output, attended_.data(), batch.num_tokens,
-                            residual_.data());
+    project(member, layer.output, attended_.data(), batch.num_tokens, AddTo{residual_.data()});
   }
 
-  void project_down(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
-    project<Epilogue::kAdd>(member, layer.down, activated_.data(), batch.num_tokens,
-                            residual_.data());
+  void project_down(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
+    const LayerWeights& layer = layers_[layer_id];
+    const int64_t num_tokens = batch.num_tokens, hidden_size = shape_.hidden_size;
+    const bf16* inputs = activated_.data();
+    const auto add_own_loras = [&](float* to) {
+      add_loras(member, layer_id, kDown, inputs, layer.down.in_features, to, hidden_size);
+    };
+    if (!layer.router.has_shared_gate) {
+      project(member, layer.down, inputs, num_tokens, AddTo{residual_.data()});
+      add_own_loras(residual_.data());
+      return;
+    }
+    const AddShareTo finish{residual_.data(), routing_.shared_gates(layer.router),
+                            layer.router.stride()};
+    if (!loras_.has_any()) return project(member, layer.down, inputs, num_tokens, finish);
+    // The gate counts what adapters add, too.
+    project(member, layer.down, inputs, num_tokens, StoreFloats{gate_up_.data()});
+    add_own_loras(gate_up_.data());
+    member.for_each(num_tokens, [&](int64_t token) {
+      for (int64_t at = 0; at < hidden_size; at += kBlockCols) {
+        const float* from = gate_up_.data() + token * hidden_size + at;
+        finish(hidden_size, at, token, {load(from), load(from + kLanes)});
+      }
+    });
   }
 
   void finish(ThreadTeam::Member& member, const Batch& batch) {
     const int64_t hidden_size = shape_.hidden_size;
+    const int64_t last_layer = static_cast<int64_t>(layers_.size()) - 1;
     member.for_each(batch.num_tokens, [&](int64_t token) {
+      add_experts(last_layer, token);
       rms_norm(residual_.data() + token * hidden_size, shape_.final_norm, hidden_size,
                shape_.norm_eps, batch.hidden + token * hidden_size);
     });
   }
 
-  void norm_rows(ThreadTeam::Member& member, int64_t num_tokens, const float* weight) {
+  // Of the stream, once the experts of the layer before have been added; -1: there are none.
+  void norm_rows(ThreadTeam::Member& member, int64_t num_tokens, const float* weight,
+                 int64_t layer_before) {
     const int64_t size = shape_.hidden_size;
     member.for_each(num_tokens, [&](int64_t token) {
+      add_experts(layer_before, token);
       rms_norm(residual_.data() + token * size, weight, size, shape_.norm_eps,
                normed_.data() + token * size);
     });
@@ -317,33 +386,61 @@ class Decoder {
     bf16* queries = qkv_.data() + token * (num_heads + 2 * num_kv_heads) * head_dim;
     bf16* keys = queries + num_heads * head_dim;
     bf16* values = keys + num_kv_heads * head_dim;
-    for (int64_t head = 0; head < num_heads; ++head) {
-      rotate(queries + head * head_dim, layer.query_norm, cosines, sines);
-    }
+    rotate_heads(queries, num_heads, layer.query_norm, cosines, sines);
+    rotate_heads(keys, num_kv_heads, layer.key_norm, cosines, sines);
     with_pool(layer, [&](const auto& pool) {
       for (int64_t head = 0; head < num_kv_heads; ++head) {
-        rotate(keys + head * head_dim, layer.key_norm, cosines, sines);
         pool.write(batch.out_loc[token], head, keys + head * head_dim, values + head * head_dim);
       }
     });
   }
 
-  // Rotary position embedding of one head in place, pairs half a head apart; its norm first.
-  void rotate(bf16* head, const float* norm, const float* cosines, const float* sines) {
-    const int64_t half = shape_.head_dim / 2;
-    alignas(64) float x[kMaxHeadDim];
-    for (int64_t at = 0; at < 2 * half; at += kLanes) {
-      store(x + at, load_bf16(head + at));
+  // Rotary position embedding in place, with the norm before or after it.
+  void rotate_heads(bf16* heads, int64_t num_heads, const float* norms, const float* cosines,
+                    const float* sines) const {
+    const int64_t head_dim = shape_.head_dim;
+    const bool at_once = norms != nullptr && shape_.head_norm == kAllHeads;
+    const float scale = at_once ? scale_of(heads, num_heads * head_dim) : 1.0f;
+    for (int64_t head = 0; head < num_heads; ++head) {
+      const float* norm = norms == nullptr ? nullptr : norms + head * head_dim;
+      bf16* at = heads + head * head_dim;
+      alignas(64) float x[kMaxHeadDim];
+      for (int64_t dim = 0; dim < head_dim; dim += kLanes) store(x + dim, load_bf16(at + dim));
+      if (at_once) {
+        for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
+          store(x + dim, multiply(multiply(load(x + dim), all(scale)), load(norm + dim)));
+        }
+      } else if (norm != nullptr && shape_.head_norm == kEachHead) {
+        rms_norm(x, norm, head_dim, shape_.norm_eps, x);
+      }
+      rotate(x, cosines, sines);
+      if (norm != nullptr && shape_.head_norm == kRotatedHead) {
+        rms_norm(x, norm, head_dim, shape_.norm_eps, x);
+      }
+      for (int64_t dim = 0; dim < head_dim; dim += kLanes) store_bf16(at + dim, load(x + dim));
     }
-    if (norm != nullptr) rms_norm(x, norm, 2 * half, shape_.norm_eps, x);
+  }
+
+  float scale_of(const bf16* values, int64_t size) const {
+    Floats squares = zeros();
+    for (int64_t at = 0; at < size; at += kLanes) {
+      const Floats each = load_bf16(values + at);
+      squares = fmadd(each, each, squares);
+    }
+    return norm_scale(squares, size, shape_.norm_eps);
+  }
+
+  // Pairs half a head apart.
+  void rotate(float* x, const float* cosines, const float* sines) const {
+    const int64_t half = shape_.head_dim / 2;
     for (int64_t at = 0; at < half; at += kLanes) {
       const Mask mask = first_lanes(half - at);
       const Floats first = load(x + at, mask);
       const Floats second = load(x + half + at, mask);
       const Floats cosine = load(cosines + at, mask);
       const Floats sine = load(sines + at, mask);
-      store_bf16(head + at, fmsub(first, cosine, multiply(second, sine)), mask);
-      store_bf16(head + half + at, fmadd(second, cosine, multiply(first, sine)), mask);
+      store(x + at, fmsub(first, cosine, multiply(second, sine)), mask);
+      store(x + half + at, fmadd(second, cosine, multiply(first, sine)), mask);
     }
   }
 
@@ -367,6 +464,7 @@ class Decoder {
         tile.outputs[row - start] =
             attended_.data() + (token * shape_.num_heads + head) * head_dim;
         tile.positions[row - start] = batch.positions[token];
+        if (layer.sinks != nullptr) tile.sinks[row - start] = layer.sinks[head];
       }
       attend_tile(static_cast<int>(end - start), shape, tile);
     }
@@ -390,10 +488,15 @@ class Decoder {
   Buffer<bf16> normed_;     // [num_tokens, hidden_size]
   Buffer<bf16> qkv_;        // [num_tokens, heads * head_dim]
   Buffer<bf16> attended_;   // [num_tokens, num_heads * head_dim]
-  Buffer<bf16> activated_;  // [num_tokens, intermediate_size]
+  Buffer<bf16> activated_;  // [num_tokens, inner_size_]
   InputBuffers inputs_;     // of the linear that is multiplied
+  Routing routing_;
+  ExpertRows experts_;
   StepLoras loras_;
-  Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, gate_up_stride()]
+  Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, gate_up_size_]
+  int64_t inner_size_ = 0;  // of the largest MLP that every token goes through
+  int64_t gate_up_size_ = 0;
+  int64_t num_chosen_ = 0;  // experts of a token, at most
 };
 
 }  // namespace jetflock
@@ -448,8 +551,9 @@ ExpertTeam* jetflock_expert_team_new(int num_threads) { return new ExpertTeam(nu
 
 void jetflock_expert_team_free(ExpertTeam* team) { delete team; }
 
-void jetflock_experts_forward(ExpertTeam* team, const Experts* experts, const ExpertStep* step) {
-  team->forward(*experts, *step);
+void jetflock_experts_forward(ExpertTeam* team, const Experts* experts, const ExpertStep* step,
+                              bf16* outputs) {
+  team->forward(*experts, *step, outputs);
 }
 
 }  // extern "C"

@@ -31,8 +31,104 @@ using KernelTiles = EmulatedTiles;
 inline const char* prepare_kernels() { return nullptr; }
 #endif
 
-// What becomes of a tile of sums.
-enum class Epilogue { kStore, kStoreFloat, kAdd, kSiluMul };
+// What becomes of a row's sums with a block of columns, once the bias is added. `col` is the first
+// of the block's; each of its two vectors has as many outputs as are left of `num_cols`.
+
+template <class Write>
+inline void with_outputs(int64_t num_cols, long col, int64_t row, const Write& write) {
+  for (int part = 0; part < 2; ++part) {
+    const long start = col + part * kLanes;
+    if (start >= num_cols) return;
+    write(part, row * num_cols + start, first_lanes(num_cols - start));
+  }
+}
+
+struct Store {
+  static constexpr long kLeastBlocks = 1;  // of a task
+  bf16* output;                            // [num_rows][num_cols]
+
+  void operator()(int64_t num_cols, long col, int64_t row, const Floats (&values)[2]) const {
+    with_outputs(num_cols, col, row, [&](int part, int64_t at, Mask mask) {
+      store_bf16(output + at, values[part], mask);
+    });
+  }
+};
+
+struct StoreFloats {
+  static constexpr long kLeastBlocks = 1;
+  float* output;  // [num_rows][num_cols]
+
+  StoreFloats from(int64_t num_cols, int64_t row) const { return {output + row * num_cols}; }
+
+  void operator()(int64_t num_cols, long col, int64_t row, const Floats (&values)[2]) const {
+    with_outputs(num_cols, col, row,
+                 [&](int part, int64_t at, Mask mask) { store(output + at, values[part], mask); });
+  }
+};
+
+struct AddTo {
+  static constexpr long kLeastBlocks = 1;
+  float* output;  // [num_rows][num_cols]
+
+  void operator()(int64_t num_cols, long col, int64_t row, const Floats (&values)[2]) const {
+    with_outputs(num_cols, col, row, [&](int part, int64_t at, Mask mask) {
+      store(output + at, add(values[part], load(output + at, mask)), mask);
+    });
+  }
+};
+
+// Times what the row counts.
+struct AddShareTo {
+  static constexpr long kLeastBlocks = 1;
+  float* output;        // [num_rows][num_cols]
+  const float* shares;  // [num_rows][stride]
+  int64_t stride;
+
+  void operator()(int64_t num_cols, long col, int64_t row, const Floats (&values)[2]) const {
+    const Floats share = all(shares[row * stride]);
+    with_outputs(num_cols, col, row, [&](int part, int64_t at, Mask mask) {
+      store(output + at, fmadd(values[part], share, load(output + at, mask)), mask);
+    });
+  }
+};
+
+// The left vector of a block holds gates, the right one the values that they are multiplied with.
+template <class Gate>
+struct StoreGated {
+  static constexpr long kLeastBlocks = 2;  // whose output shares a cache line: one thread writes it
+  bf16* output;                            // [num_rows][num_cols / 2]
+  Gate gate;
+
+  StoreGated from(int64_t num_cols, int64_t row) const {
+    return {output + row * (num_cols / 2), gate};
+  }
+
+  void operator()(int64_t num_cols, long col, int64_t row, const Floats (&values)[2]) const {
+    const int64_t size = num_cols / 2;
+    const long half = col / 2;
+    store_bf16(output + row * size + half, gate(values[0], values[1]), first_lanes(size - half));
+  }
+};
+
+struct SiluGate {
+  Floats operator()(Floats gate, Floats value) const { return multiply(silu(gate), value); }
+};
+
+// GPT-OSS: gate and value are bounded, the gate's sigmoid is steeper, value + 1.
+struct ClampedGate {
+  float slope;
+  float bound;
+
+  Floats operator()(Floats gate, Floats value) const {
+    // In this order, not-a-number stays what it is.
+    gate = smaller(all(bound), gate);
+    value = larger(all(-bound), smaller(all(bound), value));
+    // silu(slope * gate) / slope is gate times the steeper sigmoid.
+    const Floats exponential = exp2(multiply(multiply(gate, all(slope)), all(-kLog2E)));
+    const Floats glu = divide(gate, add(all(1.0f), exponential));
+    return multiply(add(value, all(1.0f)), glu);
+  }
+};
 
 // Each sum is taken over the inputs in their order, by itself: a row's result is the same, bit for
 // bit, whatever other rows come with it.
@@ -65,44 +161,21 @@ inline void multiply_tile(const bf16* rows, int64_t stride, const bf16* weights,
   }
 }
 
-// Output of kStore: bf16; kStoreFloat and kAdd: float; kSiluMul: bf16, half as many columns: the
-// left vector of a block holds gates, the right one the values that they are multiplied with.
-template <Epilogue kEpilogue>
-inline void finish_row(const Linear& linear, long block, const Floats (&sums)[2], void* output,
-                       int64_t row) {
+template <class Finish>
+inline void finish_row(const Linear& linear, long block, const Floats (&sums)[2],
+                       const Finish& finish, int64_t row) {
   Floats values[2] = {sums[0], sums[1]};
   const long col = block * kBlockCols;
   if (linear.bias != nullptr) {
     values[0] = add(values[0], load(linear.bias + col));
     values[1] = add(values[1], load(linear.bias + col + kLanes));
   }
-  if constexpr (kEpilogue == Epilogue::kSiluMul) {
-    const int64_t num_cols = linear.out_features / 2;
-    const long half = col / 2;
-    store_bf16(static_cast<bf16*>(output) + row * num_cols + half,
-               multiply(silu(values[0]), values[1]), first_lanes(num_cols - half));
-    return;
-  }
-  for (int part = 0; part < 2; ++part) {
-    const long start = col + part * kLanes;
-    if (start >= linear.out_features) return;
-    const Mask mask = first_lanes(linear.out_features - start);
-    const int64_t at = row * linear.out_features + start;
-    if constexpr (kEpilogue == Epilogue::kStore) {
-      store_bf16(static_cast<bf16*>(output) + at, values[part], mask);
-    } else {
-      float* to = static_cast<float*>(output) + at;
-      if constexpr (kEpilogue == Epilogue::kAdd) {
-        values[part] = add(values[part], load(to, mask));
-      }
-      store(to, values[part], mask);
-    }
-  }
+  finish(linear.out_features, col, row, values);
 }
 
-template <Epilogue kEpilogue>
+template <class Finish>
 inline void multiply_bf16_block(const Linear& linear, long block, const bf16* rows,
-                                int64_t slab_start, int64_t slab_rows, void* output) {
+                                int64_t slab_start, int64_t slab_rows, const Finish& finish) {
   const bf16* weights =
       static_cast<const bf16*>(linear.weights) + block * kBlockCols * linear.in_features;
   const int64_t num_tiles = (slab_rows + kMaxTileRows - 1) / kMaxTileRows;
@@ -116,15 +189,15 @@ inline void multiply_bf16_block(const Linear& linear, long block, const bf16* ro
                            linear.in_features / 2, sums);
     });
     for (int idx = 0; idx < tile_rows; ++idx) {
-      finish_row<kEpilogue>(linear, block, sums[idx], output, row + idx);
+      finish_row(linear, block, sums[idx], finish, row + idx);
     }
     row += tile_rows;
   }
 }
 
-template <Epilogue kEpilogue>
+template <class Finish>
 inline void multiply_codes(const Linear& linear, long block, const InputRows& inputs,
-                           int64_t slab_start, int64_t slab_rows, void* output) {
+                           int64_t slab_start, int64_t slab_rows, const Finish& finish) {
   GroupedSums sums[kSlabRows];
   const InputRows slab = inputs.from(linear, slab_start);
   if (linear.layout == kCodes8) {
@@ -135,25 +208,25 @@ inline void multiply_codes(const Linear& linear, long block, const InputRows& in
     multiply_coded_block<Codes4<true>>(linear, block, slab, slab_rows, sums);
   }
   for (int64_t row = 0; row < slab_rows; ++row) {
-    finish_row<kEpilogue>(linear, block, sums[row].total, output, slab_start + row);
+    finish_row(linear, block, sums[row].total, finish, slab_start + row);
   }
 }
 
-template <Epilogue kEpilogue>
+template <class Finish>
 inline void multiply_tiles(const Linear& linear, long block, const InputRows& inputs,
-                           int64_t slab_start, int64_t slab_rows, void* output) {
+                           int64_t slab_start, int64_t slab_rows, const Finish& finish) {
   BlockSums sums;
   multiply_by_tiles<KernelTiles>(linear, block, inputs.from(linear, slab_start), slab_rows, sums);
   for (int64_t row = 0; row < slab_rows; ++row) {
     const float* from = sums.values[row];
-    finish_row<kEpilogue>(linear, block, {load(from), load(from + kLanes)}, output,
+    finish_row(linear, block, {load(from), load(from + kLanes)}, finish,
                           slab_start + row);
   }
 }
 
-template <Epilogue kEpilogue>
+template <class Finish>
 inline void multiply_integers(const Linear& linear, long block, const InputRows& inputs,
-                              int64_t slab_start, int64_t slab_rows, void* output) {
+                              int64_t slab_start, int64_t slab_rows, const Finish& finish) {
   RowTotals totals[kSlabRows];
   const InputRows slab = inputs.from(linear, slab_start);
   if (linear.layout == kInt8) {
@@ -162,40 +235,39 @@ inline void multiply_integers(const Linear& linear, long block, const InputRows&
     multiply_integer_block<kInt4>(linear, block, slab, slab_rows, totals);
   }
   for (int64_t row = 0; row < slab_rows; ++row) {
-    finish_row<kEpilogue>(linear, block, totals[row].of, output, slab_start + row);
+    finish_row(linear, block, totals[row].of, finish, slab_start + row);
   }
 }
 
 // A slab's rows with a block, by what the kernel set has for the layout.
-template <Epilogue kEpilogue>
+template <class Finish>
 inline void multiply_block(const Linear& linear, long block, const InputRows& inputs,
-                           int64_t slab_start, int64_t slab_rows, void* output) {
+                           int64_t slab_start, int64_t slab_rows, const Finish& finish) {
   if constexpr (kHasTiles) {
     if (!linear.by_vectors) {
-      return multiply_tiles<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+      return multiply_tiles(linear, block, inputs, slab_start, slab_rows, finish);
     }
   }
   if (linear.has_integers()) {
-    multiply_integers<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+    multiply_integers(linear, block, inputs, slab_start, slab_rows, finish);
   } else if (linear.layout == kBf16) {
-    multiply_bf16_block<kEpilogue>(linear, block, inputs.values, slab_start, slab_rows, output);
+    multiply_bf16_block(linear, block, inputs.values, slab_start, slab_rows, finish);
   } else {
-    multiply_codes<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+    multiply_codes(linear, block, inputs, slab_start, slab_rows, finish);
   }
 }
 
-// output[row] (epilogue)= inputs[row] x weights + bias.
-template <Epilogue kEpilogue>
+// Gives each row's products with the weights, and the bias, to `finish`.
+template <class Finish>
 void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear,
-              const InputRows& inputs, int64_t num_rows, void* output) {
+              const InputRows& inputs, int64_t num_rows, const Finish& finish) {
   if (must_prepare(linear)) {
     member.for_each(num_rows, [&](int64_t row) { prepare_row(linear, inputs, row); });
   }
   const long num_slabs = (num_rows + kSlabRows - 1) / kSlabRows;
   const long num_blocks = linear.num_blocks();
   // Large layers on few rows: several blocks a task, but enough tasks that no thread waits long.
-  // Two blocks of kSiluMul's output share a cache line: one thread writes both.
-  const long least = kEpilogue == Epilogue::kSiluMul ? 2 : 1;
+  constexpr long least = Finish::kLeastBlocks;
   const long blocks_per_task =
       num_slabs > 1 ? least : (1 + num_blocks / (team_size * 32 * least)) * least;
   const long tasks_per_slab = (num_blocks + blocks_per_task - 1) / blocks_per_task;
@@ -205,7 +277,7 @@ void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear,
     const long first_block = task % tasks_per_slab * blocks_per_task;
     const long end_block = std::min(first_block + blocks_per_task, num_blocks);
     for (long block = first_block; block < end_block; ++block) {
-      multiply_block<kEpilogue>(linear, block, inputs, slab_start, slab_rows, output);
+      multiply_block(linear, block, inputs, slab_start, slab_rows, finish);
     }
   });
 }

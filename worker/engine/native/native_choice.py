@@ -128,8 +128,8 @@ def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
     """Why not, as far as model and processor are concerned."""
     if not isinstance(model, DecoderConfig):
         return f"{model.architecture} is computed by transformers"
-    if model.beyond_llama is not None:
-        return f"{model.beyond_llama} ({model.architecture}) is computed in torch alone"
+    if model.beyond_native is not None:
+        return f"{model.beyond_native} ({model.architecture}) is computed in torch alone"
     if dtype is not torch.bfloat16:
         return f"it computes bfloat16, and dtype is {str(dtype).removeprefix('torch.')}"
     if not _candidates(config):

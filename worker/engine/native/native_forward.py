@@ -11,12 +11,15 @@ import torch
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
+from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.rotary import RotaryEmbedding
-from worker.engine.native.native_library import BatchStruct, LayerStruct, ShapeStruct
+from worker.engine.native.native_experts import point_to
+from worker.engine.native.native_library import BatchStruct, LayerStruct, LinearStruct, ShapeStruct
 from worker.engine.native.native_lora import LoraStep, PackedLora
 from worker.engine.native.native_weights import NativeWeights
 
 KV_FORMATS = {torch.bfloat16: 0, torch.int8: 1}  # KVFormat of kv_pool.h
+_EACH_HEAD, _ALL_HEADS, _ROTATED_HEAD = 0, 1, 2  # HeadNorm of decoder.cpp
 
 
 class StepAngles(NamedTuple):
@@ -66,19 +69,18 @@ class NativeForward:
         config = weights.config
         rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, torch.float32)
         self._library = weights.library
-        self._kept = (weights, pool)  # the C++ side points into them
         self._rotary = rotary
         self._config = config
         self._hidden_size = config.hidden_size
         self._num_outputs = config.num_outputs
         shape = ShapeStruct(
             hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             page_size=pool.page_size,
             kv_format=KV_FORMATS[pool.layout.dtype],
+            head_norm=_head_norm(config.head_norm),
             norm_eps=config.norm.eps,
             embedding_scale=config.embedding_scale,
             embeddings=weights.placed.embeddings,
@@ -86,9 +88,13 @@ class NativeForward:
             lm_head=weights.placed.lm_head,
         )
         layers = (LayerStruct * config.num_layers)(*weights.placed.layers)
+        experts = (LinearStruct * len(weights.placed.experts))(*weights.placed.experts)
+        self._kept = (weights, pool, experts)  # the C++ side points into them
+        address = ctypes.addressof(experts)
         for layer_id, layer in enumerate(layers):
             keys, values = pool.keys_and_values(layer_id)
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+            address = point_to(layer.experts, address)
         self._decoder = self._library.decoder_new(
             ctypes.byref(shape), layers, config.num_layers, num_threads
         )
@@ -137,3 +143,10 @@ class NativeForward:
     def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         """Raises ConfigError."""
         return PackedLora(self._config, weights)
+
+
+def _head_norm(config: HeadNormConfig | None) -> int:
+    """Where there is none, no layer has weights for it."""
+    if config is not None and config.is_after_rope:
+        return _ROTATED_HEAD
+    return _ALL_HEADS if config is not None and config.scope == "whole" else _EACH_HEAD

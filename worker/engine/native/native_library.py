@@ -56,6 +56,39 @@ class LinearStruct(ctypes.Structure):
     )
 
 
+class ExpertsStruct(ctypes.Structure):
+    """`Experts` of experts.h."""
+
+    _fields_ = (
+        ("gate_up", ctypes.c_void_p),
+        ("down", ctypes.c_void_p),
+        ("num_experts", ctypes.c_int64),
+        ("gate", ctypes.c_int64),
+        ("slope", ctypes.c_float),
+        ("bound", ctypes.c_float),
+    )
+
+
+class RouterStruct(ctypes.Structure):
+    """`Router` of router.h."""
+
+    _fields_ = (
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("correction", ctypes.c_void_p),
+        ("num_experts", ctypes.c_int64),
+        ("has_shared_gate", ctypes.c_int64),
+        ("num_chosen", ctypes.c_int64),
+        ("scoring", ctypes.c_int64),
+        ("num_groups", ctypes.c_int64),
+        ("num_chosen_groups", ctypes.c_int64),
+        ("num_group_scores", ctypes.c_int64),
+        ("is_normed", ctypes.c_int64),
+        ("norm_eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+    )
+
+
 class LayerStruct(ctypes.Structure):
     """`LayerWeights` of decoder.cpp."""
 
@@ -64,10 +97,13 @@ class LayerStruct(ctypes.Structure):
         ("qkv", LinearStruct),
         ("query_norm", ctypes.c_void_p),
         ("key_norm", ctypes.c_void_p),
+        ("sinks", ctypes.c_void_p),
         ("output", LinearStruct),
         ("mlp_norm", ctypes.c_void_p),
         ("gate_up", LinearStruct),
         ("down", LinearStruct),
+        ("experts", ExpertsStruct),
+        ("router", RouterStruct),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         ("window", ctypes.c_int64),
@@ -80,12 +116,12 @@ class ShapeStruct(ctypes.Structure):
 
     _fields_ = (
         ("hidden_size", ctypes.c_int64),
-        ("intermediate_size", ctypes.c_int64),
         ("num_heads", ctypes.c_int64),
         ("num_kv_heads", ctypes.c_int64),
         ("head_dim", ctypes.c_int64),
         ("page_size", ctypes.c_int64),
         ("kv_format", ctypes.c_int64),
+        ("head_norm", ctypes.c_int64),
         ("norm_eps", ctypes.c_float),
         ("embedding_scale", ctypes.c_float),
         ("embeddings", LinearStruct),
@@ -118,19 +154,6 @@ class BatchStruct(ctypes.Structure):
     )
 
 
-class ExpertsStruct(ctypes.Structure):
-    """`Experts` of experts.h."""
-
-    _fields_ = (
-        ("gate_up", ctypes.POINTER(LinearStruct)),
-        ("down", ctypes.POINTER(LinearStruct)),
-        ("num_experts", ctypes.c_int64),
-        ("gate", ctypes.c_int64),
-        ("slope", ctypes.c_float),
-        ("bound", ctypes.c_float),
-    )
-
-
 class ExpertStepStruct(ctypes.Structure):
     """`ExpertStep` of experts.h."""
 
@@ -140,7 +163,6 @@ class ExpertStepStruct(ctypes.Structure):
         ("inputs", ctypes.c_void_p),
         ("expert_ids", ctypes.c_void_p),
         ("shares", ctypes.c_void_p),
-        ("outputs", ctypes.c_void_p),
     )
 
 
@@ -176,7 +198,9 @@ class NativeLibrary:
         experts, step = ctypes.POINTER(ExpertsStruct), ctypes.POINTER(ExpertStepStruct)
         self.expert_team_new = _function(library, "expert_team_new", pointer, (small,))
         self.expert_team_free = _function(library, "expert_team_free", None, (pointer,))
-        self.experts_forward = _function(library, "experts_forward", None, (pointer, experts, step))
+        self.experts_forward = _function(
+            library, "experts_forward", None, (pointer, experts, step, pointer)
+        )
 
     @classmethod
     def load(cls, kernel_set: KernelSet) -> NativeLibrary:

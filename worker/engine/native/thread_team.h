@@ -47,20 +47,28 @@ class ThreadTeam {
     // the next phase's tickets begin.
     template <class Task>
     void for_each(long num_tasks, const Task& task) {
+      for_each(num_tasks, task, [] {});
+    }
+
+    // Whoever is the last one done does `last`, before anybody goes on.
+    template <class Task, class Last>
+    void for_each(long num_tasks, const Task& task, const Last& last) {
       for (;;) {
         const long ticket = team_.next_ticket_.fetch_add(1, std::memory_order_relaxed) - base_;
         if (ticket >= num_tasks) break;
         task(ticket);
       }
       base_ += num_tasks + team_.size_;
-      barrier();
+      barrier(last);
     }
 
    private:
-    void barrier() {
-      if (team_.size_ == 1) return;
+    template <class Last>
+    void barrier(const Last& last) {
+      if (team_.size_ == 1) return last();
       const unsigned phase = team_.phase_.load(std::memory_order_relaxed);
       if (team_.num_arrived_.fetch_add(1, std::memory_order_acq_rel) == team_.size_ - 1) {
+        last();
         team_.num_arrived_.store(0, std::memory_order_relaxed);
         team_.phase_.store(phase + 1, std::memory_order_release);
         return;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,21 @@ from tests.worker.engine.formats.stored_kinds import (
     pack_bytes,
     spread,
 )
-from tests.worker.engine.native.test_native import needs_bfloat16
+from tests.worker.engine.native.test_native import needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.cpu.model_runner import TorchForward
 from worker.engine.loading.memory_check import weight_bytes
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.expert_modules import CodedExperts
 from worker.engine.models.experts.expert_mlp import ExpertMlp
 from worker.engine.models.registry import read_model_config
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.native.native_experts import NativeLayer
+from worker.engine.native.native_forward import NativeForward
 from worker.engine_link.engine_messages import EngineReady
 
+BF16 = 0  # kBf16 of linear_weights.h
 SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
 
@@ -118,20 +122,19 @@ def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
 ) -> None:
     quantized, dense = save(tmp_path, kind)
     ours, theirs = (Rig(path, dtype="bfloat16") for path in (quantized, dense))
-    is_coded = [
-        [isinstance(layer._mlp._experts, NativeLayer) for layer in layers_with_experts(rig)]
-        for rig in (ours, theirs)
-    ]
-    assert [{*each} for each in is_coded] == [{True}, {False}]
+    model = read_model_config(quantized)
+    assert isinstance(model, DecoderConfig)
+    num_layers = sum(each is not None for each in model.experts)
+    assert (num_coded_layers(ours), num_coded_layers(theirs)) == (num_layers, 0)
     (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
     assert key == other_key
     assert (logits - reference).norm() < 0.03 * reference.norm()
     assert "multiplied as they are stored" in ready(ours).remark
-    model = read_model_config(quantized)
     assert model.code_bits is not None
-    layer, *_ = layers_with_experts(ours)
     counted = model.num_expert_values * model.code_bits / 8
-    assert counted == pytest.approx(layer._mlp._experts.owner.num_bytes, rel=0.1)
+    if model.beyond_native is not None:
+        layer, *_ = layers_with_experts(ours)
+        assert counted == pytest.approx(layer._mlp._experts.owner.num_bytes, rel=0.1)
     saved = weight_bytes(model, torch.bfloat16) - weight_bytes(model, torch.bfloat16, in_codes=True)
     assert saved == pytest.approx(2 * model.num_expert_values - counted, abs=1)
 
@@ -142,10 +145,20 @@ def assert_near(ours: Rig, theirs: Rig) -> None:
     assert (logits - reference).norm() < 0.03 * reference.norm()
 
 
-def coded_layers(rig: Rig) -> list[Any]:
-    layers = layers_with_experts(rig)
-    assert layers
-    return [each for each in layers if isinstance(each._mlp._experts, NativeLayer)]
+def num_coded_layers(rig: Rig) -> int:
+    """With experts in codes: in our C++, or beside torch."""
+    if not isinstance(rig.runner._forward._forward, NativeForward):
+        layers = layers_with_experts(rig)
+        assert layers
+        return sum(isinstance(each._mlp._experts, NativeLayer) for each in layers)
+    placed = weights_of(rig)
+    linears = iter(placed.experts)
+    layouts = [
+        {linear.layout for linear in islice(linears, 2 * layer.experts.num_experts)}
+        for layer in placed.layers
+    ]
+    assert any(layouts)
+    return sum(bool(each - {BF16}) for each in layouts)
 
 
 def layers_with_experts(rig: Rig) -> list[Any]:
@@ -169,8 +182,7 @@ def test_experts_within_transformers_are_multiplied_as_they_are_stored(
 def test_experts_of_gpt_oss_are_multiplied_as_they_are_stored(tmp_path: Path) -> None:
     quantized, dense = save_gpt_oss(tmp_path)
     ours, theirs = (Rig(path, dtype="bfloat16") for path in (quantized, dense))
-    assert len(coded_layers(ours)) == 2
-    assert not coded_layers(theirs)
+    assert (num_coded_layers(ours), num_coded_layers(theirs)) == (2, 0)
     assert_near(ours, theirs)
 
 
@@ -178,7 +190,7 @@ def test_experts_of_gpt_oss_are_multiplied_as_they_are_stored(tmp_path: Path) ->
 def test_experts_that_torch_is_asked_for_are_dense(tmp_path: Path) -> None:
     ours, theirs = save_gpt_oss(tmp_path / "ours")[0], save_untested(tmp_path, "gptq")[0]
     config: dict[str, Any] = {"dtype": "bfloat16", "cpu_kernels": "torch"}
-    assert not coded_layers(Rig(ours, **config))
+    assert not num_coded_layers(Rig(ours, **config))
     assert not coded_experts(Rig(theirs, **config))
 
 
@@ -297,6 +309,5 @@ def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
     folder = stored_folder(file)
     ours = Rig(folder, dtype="bfloat16", cpu_activations="bfloat16")
     theirs = Rig(folder, dtype="bfloat16", cpu_kernels="torch")
-    assert len(coded_layers(ours)) == 2
-    assert not coded_layers(theirs)
+    assert (num_coded_layers(ours), num_coded_layers(theirs)) == (2, 0)
     assert_near(ours, theirs)

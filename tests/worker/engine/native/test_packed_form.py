@@ -11,6 +11,7 @@ import torch
 
 from shared.errors import ConfigError
 from tests.gguf_files import matrices_as, stored_folder, write_gguf
+from tests.worker.engine.families import MIXTURES
 from tests.worker.engine.formats.quantized_copies import save_quantized
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
@@ -23,6 +24,9 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "vocab_size": 320,
 }
+
+
+KINDS = ("gptq", "fp8 by tensor", "gguf", "16 bits", "mixture")
 
 
 def packed_rig(path: Path, folder: Path, **config: Any) -> Rig:
@@ -47,13 +51,16 @@ def make_checkpoint(kind: str, tmp_path: Path) -> Path:
         return stored_folder(write_gguf(path, tmp_path / "model.gguf", choose))
     if kind == "16 bits":
         return save_tiny_model(tmp_path / "model", "qwen3", **SIZES)
+    if kind == "mixture":
+        model_type, overrides = MIXTURES["gpt_oss"]
+        return save_tiny_model(tmp_path / "model", model_type, **overrides)
     path = save_tiny_model(tmp_path / "model", "qwen2", **SIZES)
     return save_quantized(path, tmp_path / "quantized", kind)
 
 
 @pytest.mark.parametrize(
     ("kind", "activations"),
-    [(kind, "auto") for kind in ("gptq", "fp8 by tensor", "gguf", "16 bits")] + [("gguf", "int8")],
+    [(kind, "auto") for kind in KINDS] + [("gguf", "int8")],
 )
 def test_bits_are_the_same(kind: str, activations: str, tmp_path: Path) -> None:
     path, folder = make_checkpoint(kind, tmp_path), tmp_path / "cache"

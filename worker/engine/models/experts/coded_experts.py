@@ -11,6 +11,7 @@ from worker.engine.models.expert_weights import (
     ExpertLayer,
     ExpertProducts,
     ExpertWeights,
+    Gate,
     SiluGate,
 )
 from worker.engine.models.experts.experts_config import ExpertsConfig
@@ -19,30 +20,24 @@ from worker.engine.models.loader import CodeReader
 from worker.engine.models.stored_experts import ExpertSource, Weight, checked_experts, joined
 
 
-class CodedExperts:
-    """Reads the experts of a fused decoder's layers, and gives them to who multiplies codes."""
+class ExpertReader:
+    """Reads the experts of a fused decoder's layers."""
 
-    def __init__(
-        self,
-        products: ExpertProducts,
-        reader: CodeReader,
-        sources: Mapping[int, ExpertSource],  # by layer, of what the reader has no codes of
-    ) -> None:
-        self._products = products
+    def __init__(self, reader: CodeReader, sources: Mapping[int, ExpertSource]) -> None:
+        """`sources`: by layer, of what the reader has no codes of."""
         self._reader = reader
         self._sources = sources
 
-    def make(self, config: ExpertsConfig, prefix: str, layer_id: int) -> ExpertLayer:
+    def read(self, config: ExpertsConfig, prefix: str, layer_id: int) -> Iterator[ExpertWeights]:
         """Of those that have a gate; `prefix` of the names of the MLP's tensors.
 
         Raises ConfigError.
         """
         source = self._sources.get(layer_id)
-        experts = self._read(config, prefix)
-        if source is not None:
-            shape = config.num_experts, config.outer_size, config.intermediate_size
-            experts = checked_experts(f"{prefix}experts", source, shape)
-        return self._products.make(experts, config.mlp.clamp or SiluGate())
+        if source is None:
+            return self._read(config, prefix)
+        shape = config.num_experts, config.outer_size, config.intermediate_size
+        return checked_experts(f"{prefix}experts", source, shape)
 
     def _read(self, config: ExpertsConfig, prefix: str) -> Iterator[ExpertWeights]:
         for stored in read_experts(config, self._reader, prefix, self._weight):
@@ -54,3 +49,20 @@ class CodedExperts:
     def _weight(self, name: str, *shape: int) -> Weight:
         codes = self._reader.read_codes(name, *shape)
         return self._reader.read_as(torch.bfloat16, name, *shape) if codes is None else codes
+
+
+class CodedExperts:
+    """Gives them to who multiplies codes."""
+
+    def __init__(self, products: ExpertProducts, reader: ExpertReader) -> None:
+        self._products = products
+        self._reader = reader
+
+    def make(self, config: ExpertsConfig, prefix: str, layer_id: int) -> ExpertLayer:
+        """As `ExpertReader.read`. Raises ConfigError."""
+        return self._products.make(self._reader.read(config, prefix, layer_id), gate_of(config))
+
+
+def gate_of(config: ExpertsConfig) -> Gate:
+    """Of those that have one."""
+    return config.mlp.clamp or SiluGate()

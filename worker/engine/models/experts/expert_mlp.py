@@ -14,7 +14,12 @@ from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.expert_weights import ExpertLayer
 from worker.engine.models.experts.coded_experts import CodedExperts
-from worker.engine.models.experts.expert_router import ExpertRouter, RouterWeights, read_router
+from worker.engine.models.experts.expert_router import (
+    ExpertRouter,
+    RouterWeights,
+    read_router,
+    read_shared_gate,
+)
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.experts.stored_layers import read_experts
 from worker.engine.models.layer_ops import mlp_activation, sigmoid
@@ -52,10 +57,8 @@ class ExpertMlp:
             self._to_latent = linears.make(to_latent, None)
             self._from_latent = linears.make(from_latent, None)
         self._shared = shared
-        self._shared_gate: Linear | None = None
-        if config.has_shared_gate:
-            gate = reader.read(f"{prefix}{config.shared_name}_gate.weight", 1, hidden_size)
-            self._shared_gate = linears.make(gate.float(), None)
+        gate = read_shared_gate(config, reader, prefix)
+        self._shared_gate = None if gate is None else linears.make(gate, None)
 
     def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same."""

@@ -37,6 +37,15 @@ def read_router(config: ExpertsConfig, reader: WeightReader, prefix: str) -> Rou
     )
 
 
+def read_shared_gate(
+    config: ExpertsConfig, reader: WeightReader, prefix: str
+) -> torch.Tensor | None:
+    """[1, hidden_size] float32; None: what is beside the experts has none. Raises ConfigError."""
+    if not config.has_shared_gate:
+        return None
+    return reader.read(f"{prefix}{config.shared_name}_gate.weight", 1, config.hidden_size).float()
+
+
 class ExpertRouter:
     """In float32, each token by itself: of experts that score alike, the first is chosen."""
 

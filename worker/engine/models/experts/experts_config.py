@@ -57,6 +57,13 @@ class ExpertsConfig:
         return 3 * self.outer_size * self.num_experts * self.intermediate_size
 
     @property
+    def is_native(self) -> bool:
+        """Whether our C++ computes them within its decoder, with what chooses them."""
+        is_apart = self.is_beside_mlp or self.scales_inputs or self.latent_size > 0
+        is_shared_plain = self.shared_mlp.is_plain and self.shared_size % 2 == 0
+        return self.num_coded_values > 0 and is_shared_plain and not is_apart
+
+    @property
     def num_projection_values(self) -> int:
         """Of the matrices of all experts, the shared one, and who chooses them."""
         experts_size = self.num_experts * self.mlp.num_projections * self.intermediate_size
