@@ -40,6 +40,7 @@ from worker.engine.native.native_experts import NativeLayer
 from worker.engine.native.native_forward import NativeForward
 from worker.engine_link.engine_messages import EngineReady
 
+MAX_ERROR = 0.05  # relative, of our C++ beside float32: it rounds activations to bfloat16
 BF16 = 0  # kBf16 of linear_weights.h
 SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
@@ -121,14 +122,12 @@ def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
     save: Callable[[Path, str], tuple[Path, Path]], kind: str, tmp_path: Path
 ) -> None:
     quantized, dense = save(tmp_path, kind)
-    ours, theirs = (Rig(path, dtype="bfloat16") for path in (quantized, dense))
+    ours, theirs = Rig(quantized, dtype="bfloat16"), Rig(dense, dtype="float32")
     model = read_model_config(quantized)
     assert isinstance(model, DecoderConfig)
     num_layers = sum(each is not None for each in model.experts)
     assert (num_coded_layers(ours), num_coded_layers(theirs)) == (num_layers, 0)
-    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
-    assert key == other_key
-    assert (logits - reference).norm() < 0.03 * reference.norm()
+    assert_near(ours, theirs)
     assert "multiplied as they are stored" in ready(ours).remark
     assert model.code_bits is not None
     counted = model.num_expert_values * model.code_bits / 8
@@ -140,9 +139,10 @@ def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
 
 
 def assert_near(ours: Rig, theirs: Rig) -> None:
-    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
-    assert key == other_key
-    assert (logits - reference).norm() < 0.03 * reference.norm()
+    """Behind most prompts; of some a near tie of the router falls otherwise."""
+    logits, reference = (prompt_logits(rig, num_prompts=7) for rig in (ours, theirs))
+    errors = (logits - reference).norm(dim=1) / reference.norm(dim=1)
+    assert errors.median() < MAX_ERROR
 
 
 def num_coded_layers(rig: Rig) -> int:
@@ -181,7 +181,7 @@ def test_experts_within_transformers_are_multiplied_as_they_are_stored(
 @needs_bfloat16
 def test_experts_of_gpt_oss_are_multiplied_as_they_are_stored(tmp_path: Path) -> None:
     quantized, dense = save_gpt_oss(tmp_path)
-    ours, theirs = (Rig(path, dtype="bfloat16") for path in (quantized, dense))
+    ours, theirs = Rig(quantized, dtype="bfloat16"), Rig(dense, dtype="float32")
     assert (num_coded_layers(ours), num_coded_layers(theirs)) == (2, 0)
     assert_near(ours, theirs)
 
@@ -262,8 +262,7 @@ def assert_in_codes(quantized: Path, dense: Path) -> None:
     ours, theirs = Rig(quantized, dtype="bfloat16"), Rig(dense, dtype="bfloat16")
     assert len(coded_experts(ours)) == 2
     assert not coded_experts(theirs)
-    (key, logits), (other_key, reference) = (first_logits(rig) for rig in (ours, theirs))
-    assert key == other_key
+    logits, reference = (prompt_logits(rig) for rig in (ours, theirs))
     assert (logits - reference).norm() < 0.03 * reference.norm()
     assert "multiplied as they are stored" in ready(ours).remark
     assert ready(ours).kernel_set == ""  # the rest is torch's: its bits are promised to nobody
@@ -274,10 +273,11 @@ def ready(rig: Rig) -> EngineReady:
     return event
 
 
-def first_logits(rig: Rig) -> tuple[tuple[int, int], torch.Tensor]:
-    rig.run(make_add(0, random_prompt(40, 0), max_tokens=1))
-    ((key, logits),) = rig.logits.items()
-    return key, logits.float()
+def prompt_logits(rig: Rig, num_prompts: int = 1) -> torch.Tensor:
+    """Behind each."""
+    seeds = range(num_prompts)
+    rig.run(*(make_add(seed, random_prompt(40, seed), max_tokens=1) for seed in seeds))
+    return torch.stack([rig.logits[seed, 40].float() for seed in seeds])
 
 
 def coded_experts(rig: Rig) -> list[CodedExperts]:
@@ -308,6 +308,6 @@ def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
     write_gguf(source, file, matrices_as(gguf.GGMLQuantizationType[kind]))
     folder = stored_folder(file)
     ours = Rig(folder, dtype="bfloat16", cpu_activations="bfloat16")
-    theirs = Rig(folder, dtype="bfloat16", cpu_kernels="torch")
+    theirs = Rig(folder, dtype="float32")
     assert (num_coded_layers(ours), num_coded_layers(theirs)) == (2, 0)
     assert_near(ours, theirs)
