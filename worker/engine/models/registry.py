@@ -130,7 +130,7 @@ _COMPLETED: dict[str, ReadConfig] = {
     "Phi3ForCausalLM": phi3_config,
     "SeedOssForCausalLM": seed_oss_config,
 }
-# So are these, which our C++ and ranks do not know: DecoderConfig.beyond_llama says what of them.
+# So are these, which ranks do not know: DecoderConfig.beyond_llama says what of them.
 _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "ApertusForCausalLM": apertus_config,
     "ArceeForCausalLM": arcee_config,

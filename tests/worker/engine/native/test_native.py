@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from shared.errors import ConfigError
 from shared.protocol.sampling import PoolingKind, PoolingParams
-from tests.worker.engine.families import FUSED
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH
 from tests.worker.engine.formats.quantized_copies import change_tensors
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -64,9 +64,9 @@ def tiny_rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("family", FUSED)
+@pytest.mark.parametrize("family", [*FUSED, "hunyuan alpha"])
 def test_every_family_of_the_fused_decoder(family: str, tmp_path: Path) -> None:
-    model_type, overrides = FUSED[family]
+    model_type, overrides = (FUSED | FUSED_IN_TORCH)[family]
     path = save_rounded(tmp_path, model_type, **overrides)
     rig = native_rig(path, max_step_tokens=33, num_kv_tokens=320, max_running=8)
     shared = random_prompt(40, seed=2)
