@@ -27,7 +27,9 @@ pytestmark = needs_bfloat16
 FAMILIES = [each for each in MIXTURES if each != "flex_olmo"]  # whose norms stand elsewhere
 # A router in groups with a correction; sinks and biases; a shared expert with a gate.
 DAILY = ["glm4_moe", "gpt_oss", "qwen2_moe"]
-MAX_ERROR = 0.05  # relative, of most logits: of some a near tie of the router falls otherwise
+# Relative, of the best quarter of logits: where a near tie of the router falls otherwise, what
+# follows in that text is changed, too.
+MAX_ERROR = 0.03
 
 Save = Callable[[str], Path]
 
@@ -53,7 +55,7 @@ def assert_near(path: Path, rig: Rig, run_id: int, token_ids: list[int]) -> None
         / reference[position - 1].norm()
         for position in positions
     ]
-    assert torch.tensor(errors).median() < MAX_ERROR
+    assert torch.tensor(errors).quantile(0.25) < MAX_ERROR
 
 
 @pytest.mark.parametrize("family", by_day(FAMILIES, DAILY))
