@@ -130,7 +130,7 @@ def test_logits_are_those_of_transformers(seeing: Seeing) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALL_EYES.keys() - {*UNLIKE}))
 def test_other_towers_and_texts(name: str, tmp_path: Path) -> None:
-    """In chunks; Ministral 3's text is computed by transformers."""
+    """In chunks."""
     seeing = Seeing(tmp_path, name)
     rig = Rig(seeing.path, max_step_tokens=24)
     outputs = rig.run(*(seeing.add(run_id, parts) for run_id, parts in STORIES.items()))
