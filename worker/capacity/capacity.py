@@ -23,6 +23,8 @@ _MIN_CLAIMS = 16  # to begin with; it grows as fast as claims are stored
 # engine can retract, but not so much that it must.
 _EXPECTED_OUTPUT = 256
 _MEAN_WEIGHT = 0.1
+_FEW = 32  # requests: so many are counted each time they are asked for
+_COUNTED_S = 20e-6  # beyond, a count is good for so long for each: twenty times what it took
 
 
 class CreditPolicy:
@@ -72,6 +74,27 @@ class CreditPolicy:
         return request.reply.num_prompt_tokens + len(held.tokens) + expected
 
 
+class CountedCredits:
+    """To count them, all requests are looked at: more seldom where they are many."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._num = 0
+        self._good_until = float("-inf")
+
+    def note_taken(self) -> None:
+        """A request more is held."""
+        self._num -= 1
+
+    def num(self, num_held: int, count: Callable[[], int]) -> int:
+        """As counted last, less the requests taken since."""
+        now = self._clock()
+        if now >= self._good_until or self._num <= 0:  # whoever has none is not woken for more
+            self._num = count()
+            self._good_until = now + (num_held * _COUNTED_S if num_held > _FEW else 0.0)
+        return self._num
+
+
 class ClaimPace:
     """How many requests may be on their way to a claim: no more than are claimed in a second.
 
@@ -119,6 +142,7 @@ class Capacity:
         self._token_log = token_log
         self._hang_watch = hang_watch
         self._credits = CreditPolicy()
+        self._counted = CountedCredits()
         self._claims = ClaimPace()
         self._num_reserved = 0
         self._unreserved = asyncio.Event()
@@ -134,6 +158,7 @@ class Capacity:
     def note(self, held: HeldRequest) -> None:
         """A request has been taken: learn what one needs."""
         self._credits.note(held)
+        self._counted.note_taken()
 
     @property
     def can_run(self) -> bool:
@@ -152,6 +177,8 @@ class Capacity:
         ready = self._engine.ready
         if ready is None or not self.admits:
             return False
+        if self._num_reserved + len(self._held_requests) < ready.max_running:
+            return True  # all of them may need the engine
         return self._credits.has_slot(ready, self._held_requests, self._num_reserved)
 
     @property
@@ -196,5 +223,8 @@ class Capacity:
             return 0
         if self._pause.is_on:
             return 0
-        num_credits = self._credits.num_credits(ready, self._engine.load, self._held_requests)
+        num_credits = self._counted.num(
+            len(self._held_requests),
+            lambda: self._credits.num_credits(ready, self._engine.load, self._held_requests),
+        )
         return max(0, min(num_credits - self._num_reserved, self._claims.room))

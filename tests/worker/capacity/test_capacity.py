@@ -9,7 +9,7 @@ import pytest
 from shared.protocol.sampling import SamplingParams
 from shared.subjects import LANES
 from tests.worker.io_stage import make_reply, make_request
-from worker.capacity.capacity import ClaimPace, CreditPolicy
+from worker.capacity.capacity import ClaimPace, CountedCredits, CreditPolicy
 from worker.engine_link.engine_messages import EngineLoad, EngineReady
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState
@@ -134,3 +134,18 @@ def test_room_grows_as_fast_as_claims_are_stored_and_falls_with_them() -> None:
     assert pace.room == 96
     now[0] = 1.1  # nothing came meanwhile
     assert pace.room == 16
+
+
+def test_many_requests_are_counted_seldom_and_few_each_time() -> None:
+    now, counts = 100.0, iter((50, 1, 30, 7, 6))
+    counted = CountedCredits(lambda: now)
+    assert counted.num(10_000, lambda: next(counts)) == 50
+    counted.note_taken()
+    now += 0.19
+    assert counted.num(10_000, lambda: next(counts)) == 49
+    now += 0.02
+    assert counted.num(10_000, lambda: next(counts)) == 1
+    counted.note_taken()
+    assert counted.num(10_000, lambda: next(counts)) == 30, "none is no reason to wait"
+    now += 0.3
+    assert [counted.num(32, lambda: next(counts)) for _ in range(2)] == [7, 6]
