@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -19,6 +20,8 @@ from shared.errors import (
 )
 
 MAX_HEAD_BYTES = 64 * 1024
+_MAX_SURPLUS = 2048
+_STREAM_BYTES = 64 * 1024  # of the frontend's memory, an open stream and its connection
 _LINGER_S = 2.0  # of reading on, after a refusal
 _SURPLUS_HEAD_S = 2.0  # for the head, on a connection that there was no room for
 _REASONS = {
@@ -30,6 +33,26 @@ _REASONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionRoom:
+    """How many connections are served, and how many more are heard.
+
+    Of those more, what only looks is answered, health checks among it, and the rest refused; many
+    clients would lose an answer that comes before their request. What is above those, too, is
+    refused unheard.
+    """
+
+    num_served: int
+    num_surplus: int
+
+    @classmethod
+    def within(cls, num_files: int, num_bytes: int) -> Self:
+        """Of so many files, some are for other things; half of the memory may be for streams."""
+        num_spare = min(_MAX_SURPLUS, num_files // 8)
+        num_served = min(num_files - 2 * num_spare, num_bytes // 2 // _STREAM_BYTES)
+        return cls(max(1, num_served), num_spare)
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """Refuses, in OpenAI's error shape, what would never become a request.
 
@@ -38,18 +61,18 @@ class GuardedProtocol(HttpToolsProtocol):
     """
 
     head_timeout_s = 15.0
-    max_connections = 8192
-    # Above these, so many more are heard: what only looks is answered, health checks among it, and
-    # the rest refused; many clients would lose an answer that comes before their request. What is
-    # above those, too, is refused unheard.
-    max_surplus_connections = 2048
 
     def __init__(
-        self, *args: Any, overload: Callable[[], RequestError | None], **options: Any
+        self,
+        *args: Any,
+        overload: Callable[[], RequestError | None],
+        room: ConnectionRoom,
+        **options: Any,
     ) -> None:
         """`overload` says why no request can be taken now; None: they can."""
         super().__init__(*args, **options)
         self._overload = overload
+        self._room = room
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of a head that is not whole yet
         self._is_head_whole = False  # since the last data
@@ -61,7 +84,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._is_surplus = self._num_surplus > 0
-        if self._num_surplus > self.max_surplus_connections:
+        if self._num_surplus > self._room.num_surplus:
             self._refuse(_no_room())
         else:
             self._start_timer()
@@ -94,7 +117,7 @@ class GuardedProtocol(HttpToolsProtocol):
     @property
     def _num_surplus(self) -> int:
         """Connections that there is no room for; negative: room that is left."""
-        return len(self.connections) - self.max_connections
+        return len(self.connections) - self._room.num_served
 
     def _is_new_request(self, data: bytes) -> bool:
         """Whether this begins what may cost something; looked at before anything is parsed."""

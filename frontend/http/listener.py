@@ -13,14 +13,16 @@ from collections.abc import Callable, Generator
 import uvicorn
 from starlette.types import ASGIApp
 
-from frontend.http.http_protocol import GuardedProtocol
+from frontend.http.http_protocol import ConnectionRoom, GuardedProtocol
 from shared.errors import ConfigError, RequestError
+from shared.host_limits import available_memory_bytes
 from shared.telemetry.log import get_logger
 
 _MAX_AT_ONCE = 256  # in one turn of the loop
 _NO_ROOM_S = 0.2  # without a free file descriptor; connections wait meanwhile
 _KEEP_ALIVE_S = 75  # longer than clients and proxies keep idle connections: they close first
 _BACKLOG = 2048
+_MANY_FILES = 1 << 20
 _LAST_WORDS_S = 1  # for clients to take the end of streams that have been cut already
 _GIVING_BACK_S = 2.0  # for those that are cut short then: NATS is asked twice at most
 
@@ -105,6 +107,15 @@ def allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def connection_room() -> ConnectionRoom:
+    """As much as the open files and the memory of this process allow."""
+    num_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_unbounded = num_files == resource.RLIM_INFINITY
+    return ConnectionRoom.within(
+        _MANY_FILES if is_unbounded else num_files, available_memory_bytes()
+    )
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn on sockets of ours, without its own signal handlers: the frontend drains before the
     server stops.
@@ -161,7 +172,9 @@ def http_server(
     return HttpServer(
         uvicorn.Config(
             app,
-            http=functools.partial(GuardedProtocol, overload=overload),  # type: ignore[arg-type]
+            http=functools.partial(  # type: ignore[arg-type]
+                GuardedProtocol, overload=overload, room=connection_room()
+            ),
             ws="none",
             loop="none",
             lifespan="off",

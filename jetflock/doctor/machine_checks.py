@@ -119,7 +119,7 @@ def _processor_flags() -> set[str]:
 
 
 def _memory() -> Finding:
-    from worker.engine.device.host_limits import available_memory_bytes
+    from shared.host_limits import available_memory_bytes
 
     num_bytes = available_memory_bytes()
     text = f"{num_bytes / (1 << 30):.1f} GiB available"

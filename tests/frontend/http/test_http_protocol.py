@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import frontend.http.http_request
-from frontend.http.http_protocol import MAX_HEAD_BYTES, GuardedProtocol
+import frontend.http.listener
+from frontend.http.http_protocol import MAX_HEAD_BYTES, ConnectionRoom, GuardedProtocol
 from frontend.inference.admission.accept_line import AcceptLine
 from tests.frontend.conftest import RunningFrontend, Stack
 
@@ -122,12 +123,11 @@ async def test_what_is_not_http_is_told_so(stack: Stack) -> None:
 
 @pytest.mark.integration
 async def test_connections_are_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontend.http.listener, "connection_room", lambda: ConnectionRoom(1, 3))
     running = await stack.start_frontend()
     first = await Connection.open(running)
     first.writer.write(HEAD + b"\r\n")
     await first.read_answer()
-    monkeypatch.setattr(GuardedProtocol, "max_connections", 1)
-    monkeypatch.setattr(GuardedProtocol, "max_surplus_connections", 3)
     asking, silent, looking = [await Connection.open(running) for _ in range(3)]
     with pytest.raises(TimeoutError):  # an answer before a request is one that clients lose
         await asking.answer(timeout_s=0.2)
@@ -143,6 +143,21 @@ async def test_connections_are_bounded(stack: Stack, monkeypatch: pytest.MonkeyP
     first.writer.write(HEAD + b"\r\n")
     assert b"200" in await first.read_answer()
     first.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("num_files", "num_bytes", "room"),
+    [
+        (20_000, 1 << 40, ConnectionRoom(15_904, 2048)),
+        (20_000, 1 << 30, ConnectionRoom(8192, 2048)),
+        (1024, 1 << 30, ConnectionRoom(768, 128)),
+        (1024, 0, ConnectionRoom(1, 128)),
+    ],
+)
+def test_connections_are_as_many_as_files_and_memory_allow(
+    num_files: int, num_bytes: int, room: ConnectionRoom
+) -> None:
+    assert ConnectionRoom.within(num_files, num_bytes) == room
 
 
 @pytest.mark.integration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shared.errors import ConfigError
-from worker.engine.device.host_limits import available_memory_bytes
+from shared.host_limits import available_memory_bytes
 from worker.engine_link.engine_config import EngineConfig
 
 MAX_DEFAULT_BYTES = 1 << 30

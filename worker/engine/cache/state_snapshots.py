@@ -6,8 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from shared.host_limits import available_memory_bytes
 from worker.engine.cache.radix_node import RadixNode
-from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine_link.engine_config import EngineConfig
 
 MAX_DEFAULT_BYTES = 1 << 30

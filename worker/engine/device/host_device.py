@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from shared.host_limits import available_memory_bytes
 from worker.engine.device.gpu_device import Moment, Work
-from worker.engine.device.host_limits import available_memory_bytes
 
 
 class HostDevice:

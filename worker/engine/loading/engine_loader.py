@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 
 from shared.errors import ConfigError
+from shared.host_limits import num_usable_cores
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cache.state_snapshots import StateSnapshots
@@ -20,7 +21,6 @@ from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_dtype import check_dtype, computes_bfloat16
 from worker.engine.device.gpu_memory import FreeMemory, memory_for
 from worker.engine.device.host_device import HostDevice
-from worker.engine.device.host_limits import num_usable_cores
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.grammar.grammar_queue import GrammarQueue
 from worker.engine.grammar.llguidance_backend import MIN_PARALLEL_CORES, LLGuidanceBackend

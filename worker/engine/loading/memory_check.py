@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from shared.errors import ConfigError
+from shared.host_limits import available_memory_bytes
 from worker.engine.cpu.kv_cache_pool import kv_cache_dtype
-from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.request.step_limits import StepLimits

@@ -13,11 +13,11 @@ import msgspec
 import torch
 
 from shared.errors import ConfigError
+from shared.host_limits import available_memory_bytes
 from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_dtype import computes_bfloat16
-from worker.engine.device.host_limits import available_memory_bytes
 from worker.engine.loading import latent_limits, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.stored_weights import remark_on_stored_weights
