@@ -60,6 +60,11 @@ class StreamProtocol(asyncio.Protocol):
         self._tail = b""
         self._socket: socket.socket | None = None  # where each read is acknowledged at once
 
+    @property
+    def num_events(self) -> int:
+        """Of the answer that comes, or came last."""
+        return 0 if self._result is None else self._result.num_events
+
     def ack_at_once(self, transport: asyncio.Transport) -> None:
         """From now on: the kernel forgets it with each answer that it sends."""
         self._socket = transport.get_extra_info("socket")
