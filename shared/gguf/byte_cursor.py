@@ -10,6 +10,7 @@ from shared.errors import ConfigError
 MetadataValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 
 _STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q")  # of a text, before it
 _MAX_ITEMS = 1 << 22  # vocabularies, and their merges, are a tenth of it
 # By their number in files: struct's letter for each.
 _NUMBERS = {
@@ -45,12 +46,8 @@ class ByteCursor:
         return int(value)
 
     def string(self) -> str:
-        num_bytes = self.integer("Q")
-        start = self._advance(num_bytes)
-        try:
-            return self._data[start : start + num_bytes].decode()
-        except UnicodeDecodeError:
-            raise ConfigError(f"{self._name} holds a text that is not UTF-8") from None
+        (text,) = self._strings(1)
+        return text
 
     def value(self) -> MetadataValue:
         """Reads the type of a value, and then the value."""
@@ -68,10 +65,29 @@ class ByteCursor:
             )
         if kind == _STRING:
             self._check_room(8 * num_items)  # a text has its length before it
-            return [self.string() for _ in range(num_items)]
+            return self._strings(num_items)
         letter = self._letter(kind)
         self._check_room(struct.calcsize("<" + letter) * num_items)
         return list(self.unpack(f"{num_items}{letter}"))
+
+    def _strings(self, num_items: int) -> list[str]:
+        """In one loop, without calls: vocabularies and merges are hundreds of thousands."""
+        data, end, position = self._data, len(self._data), self.position
+        texts = []
+        for _ in range(num_items):
+            start = position + _LENGTH.size
+            if start > end:
+                raise self._cut()
+            (num_bytes,) = _LENGTH.unpack_from(data, position)
+            position = start + num_bytes
+            if position > end:
+                raise self._cut()
+            texts.append(data[start:position])
+        self.position = position
+        try:
+            return [text.decode() for text in texts]
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self._name} holds a text that is not UTF-8") from None
 
     def _letter(self, kind: int) -> str:
         if kind not in _NUMBERS:
@@ -86,4 +102,7 @@ class ByteCursor:
 
     def _check_room(self, num_bytes: int) -> None:
         if num_bytes > len(self._data) - self.position:
-            raise ConfigError(f"{self._name} is cut: it ends within its head; download it again")
+            raise self._cut()
+
+    def _cut(self) -> ConfigError:
+        return ConfigError(f"{self._name} is cut: it ends within its head; download it again")
