@@ -20,6 +20,7 @@ from shared.errors import (
 )
 
 MAX_HEAD_BYTES = 64 * 1024
+_MAX_SERVED = 8192  # with 9,000 streams that begin at once roles take each other for dead
 _MAX_SURPLUS = 2048
 _STREAM_BYTES = 64 * 1024  # of the frontend's memory, an open stream and its connection
 _LINGER_S = 2.0  # of reading on, after a refusal
@@ -50,7 +51,7 @@ class ConnectionRoom:
         """Of so many files, some are for other things; half of the memory may be for streams."""
         num_spare = min(_MAX_SURPLUS, num_files // 8)
         num_served = min(num_files - 2 * num_spare, num_bytes // 2 // _STREAM_BYTES)
-        return cls(max(1, num_served), num_spare)
+        return cls(min(max(1, num_served), _MAX_SERVED), num_spare)
 
 
 class GuardedProtocol(HttpToolsProtocol):
