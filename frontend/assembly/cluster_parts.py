@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,6 +17,7 @@ from frontend.cluster.request_path_service import PathService
 from frontend.cluster.request_paths import RequestPaths
 from frontend.cluster.usage import UsageBook
 from frontend.inference.inference import Inference
+from shared.installation import own_version
 from shared.snapshot.cluster_reader import ClusterReader
 
 
@@ -68,7 +68,7 @@ def _head(process: ProcessParts) -> dict[str, str]:
     """What begins each document about the cluster: who tells it."""
     admin_url = process.config.admin_url
     return {
-        "version": importlib.metadata.version("jetflock"),
+        "version": own_version(),
         "frontend": process.frontend_id,
         **({"admin_url": admin_url} if admin_url else {}),
     }

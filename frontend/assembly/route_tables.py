@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 
 from frontend.assembly.cluster_parts import ClusterParts
@@ -32,6 +31,7 @@ from frontend.routes.status_routes import StatusRoutes
 from frontend.routes.stream_routes import StreamRoutes
 from frontend.routes.token_routes import TokenRoutes
 from frontend.routes.usage_routes import UsageRoutes
+from shared.installation import own_version
 
 
 def route_tables(
@@ -45,7 +45,7 @@ def route_tables(
     """The tables of one set of streams."""
     config, listing = process.config, ModelListing(models, process.styles)
     ping_s, bodies = config.ping_interval_s, HttpBodies(process.intake, config.max_body_bytes)
-    version = importlib.metadata.version("jetflock")
+    version = own_version()
     starts = JobStarts(inference, bodies, ping_interval_s=ping_s)
     return [
         PageRoutes(PageDocument(config.page_origins())),

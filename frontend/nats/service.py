@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib.metadata
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from frontend.stored.files.files import Files
 from frontend.tenants.caller_gate import CallerGate
 from frontend.text.event_writer import encode_json
 from shared.errors import InternalError, InvalidRequest, RequestError
+from shared.installation import own_version
 from shared.nats_client.connection import round_trip
 from shared.nats_client.connection_end import end_subscription
 from shared.telemetry.log import get_logger
@@ -114,7 +114,7 @@ class NatsService:
         service = await nats.micro.add_service(
             self._nc,
             name=self._gate.service,
-            version=importlib.metadata.version("jetflock"),
+            version=own_version(),
             description="Large language models: OpenAI's bodies in, its events out.",
             stats_handler=self._with_errors,
         )

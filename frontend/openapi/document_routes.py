@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib.metadata
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from frontend.jobs.job import Caller
 from frontend.openapi.document import openapi_document
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
+from shared.installation import own_version
 
 
 class DocumentRoutes:
@@ -29,4 +29,4 @@ class DocumentRoutes:
 
 @functools.cache
 def _encoded_document() -> bytes:
-    return encode_json(openapi_document(importlib.metadata.version("jetflock")))
+    return encode_json(openapi_document(own_version()))

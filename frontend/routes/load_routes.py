@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from frontend.models.model_directory import ModelDirectory
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
 from shared.errors import BrokerError, ServiceUnavailable, UnsupportedParameter
+from shared.installation import own_version
 from shared.snapshot.cluster_reader import ClusterReader
 
 
@@ -24,7 +24,7 @@ class LoadRoutes:
     def __init__(self, reader: ClusterReader, models: ModelDirectory) -> None:
         self._reader = reader
         self._models = models
-        self._version = importlib.metadata.version("jetflock")
+        self._version = own_version()
 
     def routes(self) -> Sequence[ApiRoute]:
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,6 +14,8 @@ from prometheus_client import (
     ProcessCollector,
 )
 from prometheus_client.metrics import MetricWrapperBase
+
+from shared.installation import own_version
 
 METRICS_PREFIX = "jetflock"
 
@@ -33,7 +34,7 @@ def new_registry(role: str) -> CollectorRegistry:
         ["version", "role"],
         registry=registry,
     )
-    build.labels(importlib.metadata.version("jetflock"), role).set(1)
+    build.labels(own_version(), role).set(1)
     return registry
 
 

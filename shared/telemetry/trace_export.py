@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from shared.errors import ConfigError
-from shared.installation import install_command
+from shared.installation import install_command, own_version
 from shared.telemetry.tracing import NO_TRACER, Tracer
 
 _EXPORTERS = ("otlp", "console", "none")
@@ -97,7 +97,7 @@ def _otel_tracer(exporter: str, role: str, instance_id: str) -> Tracer:
         sink = OTLPSpanExporter()
     ours = {
         "service.name": f"jetflock-{role}",
-        "service.version": importlib.metadata.version("jetflock"),
+        "service.version": own_version(),
         "service.instance.id": instance_id,
         "jetflock.role": role,
     }
