@@ -28,25 +28,31 @@ PLAN = SuitePlan(
     ("worker_kill", "frontend_kill", "detok_kill", "broker_kill", "cut_worker"),
     seed=7,
     num_disturbed=1,
-    num_clients=16,
-    num_cases=22,  # two of each kind
+    num_clients=8,
+    num_cases=11,  # one of each kind
     max_tokens=300,
     num_mixed=1,
     flock=FlockPlan(ack_wait_s=3.0),
 )
 
 
+BUSY_PLAN = replace(PLAN, num_clients=16, num_cases=22)
+
+
 def run_plan(folder: Path, plan: SuitePlan) -> Ledger:
     return uvloop.run(run_suite(folder, plan))
 
 
-def test_streams_are_whole_whatever_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "plan", [PLAN, pytest.param(BUSY_PLAN, marks=pytest.mark.nightly)], ids=["few", "busy"]
+)
+def test_streams_are_whole_whatever_dies(tmp_path: Path, plan: SuitePlan) -> None:
     """Recovery times are told by `make chaos`: here the machine may be busy."""
-    ledger = call_forked(run_plan, tmp_path, PLAN, timeout_s=TIMEOUT_S)
+    ledger = call_forked(run_plan, tmp_path, plan, timeout_s=TIMEOUT_S)
     assert ledger.violations == {}, ledger.details
-    assert ledger.num_disturbed >= PLAN.num_clients
+    assert ledger.num_disturbed >= plan.num_clients
     struck = {name for name, tally in ledger.faults.items() if tally.num_running}
-    assert struck == {*PLAN.fault_names, "mixed"}
+    assert struck == {*plan.fault_names, "mixed"}
 
 
 # Ten clients for each slot: most requests wait while servers are away. An election takes 4 to 9 s,
