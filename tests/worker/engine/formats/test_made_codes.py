@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -131,16 +131,17 @@ def test_a_quantized_checkpoint_is_left_as_it_is(source: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("model_type", "sentence"),
+    ("model_type", "changes", "sentence"),
     [
-        ("vaultgemma", "not possible with VaultGemmaForCausalLM: it is computed by transformers"),
-        ("gemma2", "not possible with Gemma2ForCausalLM: its kind of norm is computed by torch"),
+        ("gpt2", {"activation_function": "quick_gelu"}, "GPT2LMHeadModel: it is computed by trans"),
+        ("gemma2", {}, "Gemma2ForCausalLM: its kind of norm is computed by torch"),
     ],
 )
 def test_what_our_cpp_does_not_compute_is_not_made_codes(
-    tmp_path: Path, model_type: str, sentence: str
+    tmp_path: Path, model_type: str, changes: dict[str, Any], sentence: str
 ) -> None:
-    path = save_tiny_model(tmp_path, model_type)
+    path = save_tiny_model(tmp_path, model_type, **changes)
+    sentence = f"not possible with {sentence}"
     with pytest.raises(ConfigError, match=sentence):
         read_model_config(path, "int8")
 
