@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from detok.owner_table import OwnerTable
 from shared.storage.streams import HEARTBEAT_TTL_S, LEASE_PERIOD_S
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.frontend.sse import sse_events
@@ -58,6 +59,16 @@ async def test_streams_of_a_killed_worker_go_on_before_its_heartbeat_expires(
     assert max(silences) < HEARTBEAT_TTL_S
 
 
+async def until_its_lease_tells_presence(stack: RoleStack) -> None:
+    """Its first record is written before it hears itself."""
+    table = OwnerTable(stack.cluster.js, stack.cluster.subjects)
+    while True:
+        survey = await table.survey()
+        if any(lease.has_presence for lease in survey.leases.values()):
+            return
+        await asyncio.sleep(0.02)
+
+
 async def test_streams_of_a_killed_detokenizer_go_on_before_its_lease_expires(
     tmp_path: Path,
 ) -> None:
@@ -72,6 +83,7 @@ async def test_streams_of_a_killed_detokenizer_go_on_before_its_lease_expires(
                 asyncio.create_task(longest_silence_s(client, url, event)) for event in started
             ]
             await asyncio.gather(*(event.wait() for event in started))
+            await until_its_lease_tells_presence(stack)
             survivor = stack.start_detok()
             await stack.wait_until(lambda: "partition_acquired" in survivor.log)
             doomed.kill()
