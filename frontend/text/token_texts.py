@@ -8,6 +8,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from shared.gguf.tokens.bpe_tokenizer import byte_letters
+
 _SPACE_MARK = "\u2581"  # of sentencepiece
 
 
@@ -24,7 +26,8 @@ class TokenTexts:
             token_id for token_id, token in self._added.items() if token.special
         )
         kinds = _decoder_kinds(tokenizer)
-        self._byte_of_char = _bytes_by_char() if "ByteLevel" in kinds else {}
+        letters = byte_letters() if "ByteLevel" in kinds else []
+        self._byte_of_char = {letter: byte for byte, letter in enumerate(letters)}
         self._has_byte_pieces = "ByteFallback" in kinds
         self._has_space_marks = bool(kinds & {"ByteFallback", "Metaspace"})
         self._bytes: dict[int, bytes] = {}
@@ -86,12 +89,3 @@ def _decoder_kinds(tokenizer: Tokenizer) -> set[str]:
         return set()
     state: dict[str, Any] = json.loads(decoder.__getstate__())
     return {state["type"], *(part["type"] for part in state.get("decoders", ()))}
-
-
-def _bytes_by_char() -> dict[str, int]:
-    """The alphabet of byte-level BPE: printable bytes stand for themselves, others from 256 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    by_char = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in printable)
-    by_char.update({chr(256 + idx): byte for idx, byte in enumerate(others)})
-    return by_char

@@ -11,6 +11,8 @@ from typing import Any
 
 from shared.checkpoint.json_file import read_json
 from shared.errors import ConfigError
+from shared.gguf.tokens.added_tokens import added_token, around_texts
+from shared.gguf.tokens.bpe_tokenizer import PreTokenizer, byte_letters, byte_level_bpe
 
 TEKKEN_FILE = "tekken.json"
 _BOS = "<s>"
@@ -90,7 +92,7 @@ def _words(file: Path, entries: object, num_wanted: int | None) -> list[bytes]:
 
 
 def _tokenizer(pattern: str, special: list[str], words: list[bytes]) -> dict[str, Any]:
-    alphabet = _alphabet()
+    alphabet = byte_letters()
     ranks = {word: rank for rank, word in enumerate(words)}
     texts = ["".join(alphabet[each] for each in word) for word in words]
     # Words come behind the special tokens; a merge is as early as the word that it makes.
@@ -100,73 +102,19 @@ def _tokenizer(pattern: str, special: list[str], words: list[bytes]) -> dict[str
         for word in words
         for cut in _cuts(word, ranks)
     ]
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": False,
-    }
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [_added(token_id, text) for token_id, text in enumerate(special)],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
-        "post_processor": _begin(special),
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": True,
-            "vocab": ids,
-            "merges": merges,
-        },
-    }
+    first = _BOS if _BOS in special else None
+    return byte_level_bpe(
+        PreTokenizer(pattern, takes_whole_words=True),
+        [added_token(token_id, text) for token_id, text in enumerate(special)],
+        around_texts({_BOS: special.index(_BOS)} if first else {}, first, None),
+        ids,
+        merges,
+    )
 
 
 def _cuts(word: bytes, ranks: dict[bytes, int]) -> Iterator[int]:
     """Where a word is two others."""
     return (cut for cut in range(1, len(word)) if word[:cut] in ranks and word[cut:] in ranks)
-
-
-def _added(token_id: int, text: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": text, **flags, "special": True}
-
-
-def _begin(special: list[str]) -> dict[str, Any] | None:
-    """Each text begins with a token of its own."""
-    if _BOS not in special:
-        return None
-    bos = {"SpecialToken": {"id": _BOS, "type_id": 0}}
-    first, second = ({"Sequence": {"id": name, "type_id": idx}} for idx, name in enumerate("AB"))
-    return {
-        "type": "TemplateProcessing",
-        "single": [bos, first],
-        "pair": [bos, first, bos, second],
-        "special_tokens": {
-            _BOS: {"id": _BOS, "ids": [special.index(_BOS)], "tokens": [_BOS]},
-        },
-    }
-
-
-def _alphabet() -> list[str]:
-    """By byte, the letter that stands for it in a byte-level vocabulary."""
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(each if each in visible else next(others)) for each in range(0x100)]
 
 
 def _number(file: Path, config: dict[str, Any], name: str) -> int:

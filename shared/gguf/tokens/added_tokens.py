@@ -17,17 +17,29 @@ def added_tokens(
     """
     found = vocabulary.of_type(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
     return [
-        {
-            "id": token_id,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": token_id in strips_right,
-            "normalized": False,
-            "special": vocabulary.types[token_id] != TokenType.USER_DEFINED,
-        }
+        added_token(
+            token_id,
+            text,
+            strips_right=token_id in strips_right,
+            is_special=vocabulary.types[token_id] != TokenType.USER_DEFINED,
+        )
         for token_id, text in found
     ]
+
+
+def added_token(
+    token_id: int, text: str, *, strips_right: bool = False, is_special: bool = True
+) -> dict[str, Any]:
+    """One that is found as it stands. `strips_right`: with the spaces behind it."""
+    return {
+        "id": token_id,
+        "content": text,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": strips_right,
+        "normalized": False,
+        "special": is_special,
+    }
 
 
 def post_processor(
@@ -38,18 +50,22 @@ def post_processor(
     adds_eos = metadata.flag("tokenizer.ggml.add_eos_token", default=adds_eos)
     first = vocabulary.bos_id if adds_bos else None
     last = vocabulary.eos_id if adds_eos else None
-    if first is None and last is None:
-        return None
     special = {
         vocabulary.texts[token_id]: token_id for token_id in (first, last) if token_id is not None
     }
+    return around_texts(special, vocabulary.text(first), vocabulary.text(last))
+
+
+def around_texts(
+    special: dict[str, int], first: str | None, last: str | None
+) -> dict[str, Any] | None:
+    """`special`: the ids of those that stand before or behind each text."""
+    if first is None and last is None:
+        return None
     return {
         "type": "TemplateProcessing",
-        "single": _around("A", 0, vocabulary.text(first), vocabulary.text(last)),
-        "pair": [
-            *_around("A", 0, vocabulary.text(first), vocabulary.text(last)),
-            *_around("B", 1, vocabulary.text(first), vocabulary.text(last)),
-        ],
+        "single": _around("A", 0, first, last),
+        "pair": [*_around("A", 0, first, last), *_around("B", 1, first, last)],
         "special_tokens": {
             text: {"id": text, "ids": [token_id], "tokens": [text]}
             for text, token_id in special.items()

@@ -34,17 +34,32 @@ _TEKKEN = (
 def bpe_tokenizer(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]:
     """Raises ConfigError for texts that are cut in a way that is not known here."""
     pre_tokenizer = _pre_tokenizer(metadata)
+    return byte_level_bpe(
+        pre_tokenizer,
+        added_tokens(vocabulary),
+        post_processor(metadata, vocabulary, adds_bos=pre_tokenizer.adds_bos, adds_eos=False),
+        vocabulary.ids,
+        _merges(metadata),
+    )
+
+
+def byte_level_bpe(
+    pre_tokenizer: PreTokenizer,
+    added: list[dict[str, Any]],
+    processor: dict[str, Any] | None,
+    ids: dict[str, int],
+    merges: list[list[str]],
+) -> dict[str, Any]:
+    """tokenizer.json of these parts."""
     byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added_tokens(vocabulary),
+        "added_tokens": added,
         "normalizer": {"type": "NFC"} if pre_tokenizer.is_composed else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizer.steps},
-        "post_processor": post_processor(
-            metadata, vocabulary, adds_bos=pre_tokenizer.adds_bos, adds_eos=False
-        ),
+        "post_processor": processor,
         "decoder": {"type": "ByteLevel"} | byte_level,
         "model": {
             "type": "BPE",
@@ -55,10 +70,17 @@ def bpe_tokenizer(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": pre_tokenizer.takes_whole_words,
-            "vocab": vocabulary.ids,
-            "merges": _merges(metadata),
+            "vocab": ids,
+            "merges": merges,
         },
     }
+
+
+def byte_letters() -> list[str]:
+    """By byte, the letter that stands for it in a byte-level vocabulary."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(each if each in visible else next(others)) for each in range(0x100)]
 
 
 def _pre_tokenizer(metadata: Metadata) -> PreTokenizer:
