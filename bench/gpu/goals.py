@@ -9,7 +9,7 @@ from typing import Any
 
 Result = Mapping[str, Any]
 BIG, MIDDLE, SMALL = "qwen3-8b", "qwen3-1.7b", "qwen3-0.6b"
-SAMPLED = "top-k, top-p"
+GREEDY, SAMPLED = "greedy", "top-k, top-p"  # how tokens are chosen
 
 
 def _all(result: Result) -> bool:
@@ -25,7 +25,7 @@ def _many_rows(result: Result) -> bool:
 
 
 def _is_greedy(result: Result) -> bool:
-    return bool(result["sampling"] == "greedy")
+    return bool(result["sampling"] == GREEDY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Goal:
 
 _BOTH = (BIG, SMALL)
 _SHARE, _PREFILL = ("decode", "share"), ("prefill", "share")
-_SIXTY_FOUR = _with(rows=64, sampling="greedy")
-_ONE, _ONE_SAMPLED = _with(rows=1, sampling="greedy"), _with(rows=1, sampling=SAMPLED)
+_SIXTY_FOUR = _with(rows=64, sampling=GREEDY)
+_ONE, _ONE_SAMPLED = _with(rows=1, sampling=GREEDY), _with(rows=1, sampling=SAMPLED)
 GOALS = (
     Goal("8B decode, 1 request", [BIG], *_SHARE, 0.74, 0.82, _ONE),
     Goal("8B decode, 32 to 256 requests", [BIG], *_SHARE, 0.72, 0.80, _many_rows),

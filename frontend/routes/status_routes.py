@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
@@ -16,6 +15,7 @@ from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
 from frontend.text.wire_struct import WireStruct
+from shared.installation import own_version
 from shared.status.health import (
     LIVE_PATH,
     READY_PATH,
@@ -37,7 +37,7 @@ class StatusRoutes:
     def __init__(self, readiness: Readiness, registry: CollectorRegistry) -> None:
         self._readiness = readiness
         self._registry = registry
-        self._version = importlib.metadata.version("jetflock")
+        self._version = own_version()
 
     def routes(self) -> Sequence[ApiRoute]:
         return [

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from bench.gpu.direct_engine import DirectEngine, random_prompts
+from bench.gpu.goals import GREEDY, SAMPLED
 from bench.gpu.rig import Rig
 
-SAMPLED = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}  # as Qwen3's generation_config.json
-SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {}, "top-k, top-p": SAMPLED}
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    GREEDY: {},
+    SAMPLED: {"temperature": 0.6, "top_k": 20, "top_p": 0.95},  # as Qwen3's generation_config.json
+}
 
 
 def run(rig: Rig) -> None:
@@ -16,9 +19,9 @@ def run(rig: Rig) -> None:
     engine = rig.engine(max_running=max(sizes.decode_rows), cuda_graph_tokens=(0,))
     # The most first: for fewer requests, the prompts' keys and values are there already.
     for num_rows in sizes.decode_rows:
-        _measure(rig, engine, num_rows, "greedy")
+        _measure(rig, engine, num_rows, GREEDY)
     for num_rows in sizes.sampled_rows:
-        _measure(rig, engine, num_rows, "top-k, top-p")
+        _measure(rig, engine, num_rows, SAMPLED)
 
 
 def _measure(rig: Rig, engine: DirectEngine, num_rows: int, sampling: str) -> None:
