@@ -232,6 +232,8 @@ class Worker:
             return WorkerState.DRAINING
         if self._control.is_updating:
             return WorkerState.UPDATING
+        if self._control.is_asleep:
+            return WorkerState.PAUSED
         if self._engine.ready is None:
             return WorkerState.LOADING
         return self._control.state or WorkerState.READY
@@ -289,6 +291,7 @@ class Worker:
             weights=ready.weights if ready else "",
             dtype=ready.dtype if ready else "",
             takes_no_images=ready is not None and ready.takes_no_images,
+            sleep_level=self._engine.sleep_level,
         )
 
     def stats(self) -> WorkerStats:

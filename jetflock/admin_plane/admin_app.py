@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -27,12 +27,14 @@ from shared.admin.control import (
     Kill,
     Pause,
     PauseMode,
+    Sleep,
     StartProfile,
     StopProfile,
 )
 from shared.admin.control_plane import ControlPlane, Target, worker_facts
 from shared.admin.lora_orders import LoraOrders
 from shared.admin.rolling_update import RollingUpdate, WeightsOrder
+from shared.admin.sleep_orders import SleepOrders
 from shared.cluster import Cluster
 from shared.errors import (
     BrokerError,
@@ -79,6 +81,22 @@ class ProfileBody(TargetBody, frozen=True, forbid_unknown_fields=True):
     """POST /start_profile."""
 
     max_s: float = StartProfile().max_s
+
+
+class SleepQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /sleep: in the query, as in vLLM; for whom is in the body."""
+
+    level: int = Sleep().level
+    mode: Literal["keep", "wait"] = "keep"  # what runs: goes to other workers, or may finish
+    finish_timeout_s: float = 600.0  # with `wait`
+
+    @property
+    def order(self) -> Sleep:
+        return Sleep(self.level, self.finish_timeout_s if self.mode == "wait" else 0.0)
+
+
+class WakeUpQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /wake_up."""
 
 
 class DrainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,6 +207,9 @@ class AdminApp:
             route("/flush_cache", "POST", self._flush),
             route("/start_profile", "POST", self._start_profile),
             route("/stop_profile", "POST", self._stop_profile),
+            route("/sleep", "POST", self._sleep),
+            route("/wake_up", "POST", self._wake_up),
+            route("/is_sleeping", "GET", self._is_sleeping),
             route("/drain_worker", "POST", self._drain),
             route("/kill_worker", "POST", self._kill),
             route("/abort_request", "POST", self._abort),
@@ -235,6 +256,22 @@ class AdminApp:
     async def _stop_profile(self, request: Request) -> Response:
         return await self._send((await _body(request, TargetBody)).target, StopProfile())
 
+    async def _sleep(self, request: Request) -> Response:
+        """Answers when all workers that are meant have given their memory back."""
+        query = _query(request, SleepQuery)
+        target = (await _body(request, TargetBody)).target
+        return _answer(await SleepOrders(self._plane).sleep(target, query.order))
+
+    async def _wake_up(self, request: Request) -> Response:
+        """Answers when they have loaded: minutes later."""
+        _query(request, WakeUpQuery)
+        target = (await _body(request, TargetBody)).target
+        return _answer(await SleepOrders(self._plane).wake_up(target))
+
+    async def _is_sleeping(self, request: Request) -> Response:
+        target = Target(request.query_params.get("model"))
+        return _json({"is_sleeping": await SleepOrders(self._plane).are_asleep(target)})
+
     async def _drain(self, request: Request) -> Response:
         body = await _body(request, DrainBody)
         return await self._send(Target(None, (body.worker,)), Drain(body.timeout_s))
@@ -275,10 +312,7 @@ class AdminApp:
         return _json({"success": True} | msgspec.to_builtins(result))
 
     async def _send(self, target: Target, order: ControlRequest) -> Response:
-        replies = await self._plane.send(target, order)
-        if not replies:
-            raise NotFound("No worker lives.")
-        return _replies(replies)
+        return _answer(await self._plane.send(target, order))
 
 
 async def _health(_: Request) -> Response:
@@ -309,7 +343,18 @@ async def _body(request: Request, body_type: type[T]) -> T:
         raise InvalidRequest(f"The body is not valid JSON: {exc}") from exc
 
 
-def _replies(replies: Sequence[ControlReply]) -> Response:
+def _query(request: Request, query_type: type[T]) -> T:
+    """Raises InvalidRequest, which names the parameter."""
+    try:
+        return msgspec.convert(dict(request.query_params), query_type, strict=False)
+    except msgspec.ValidationError as exc:
+        raise InvalidRequest(f"The query is not valid: {exc}") from exc
+
+
+def _answer(replies: Sequence[ControlReply]) -> Response:
+    """Raises NotFound."""
+    if not replies:
+        raise NotFound("No worker lives.")
     success = all(reply.ok for reply in replies)
     return _json({"success": success, "workers": replies}, 200 if success else 409)
 

@@ -25,10 +25,12 @@ from shared.admin.control import (
     Kill,
     Pause,
     PauseMode,
+    Sleep,
 )
 from shared.admin.control_plane import ControlPlane, Target, worker_facts
 from shared.admin.lora_orders import LoraOrders
 from shared.admin.rolling_update import RollingUpdate, WeightsOrder
+from shared.admin.sleep_orders import SleepOrders
 from shared.cli.program import Program
 from shared.cluster import Cluster
 from shared.config import FLAT, ClusterConfig
@@ -107,6 +109,36 @@ def pause(
 def continue_(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
     """Undo a pause."""
     _send(config, Target(model, worker), Continue())
+
+
+def sleep(
+    *,
+    level: int = Sleep().level,
+    finish_timeout_s: float = Sleep().finish_timeout_s,
+    model: _Model = None,
+    worker: _Workers = (),
+    config: _Config = _DEFAULTS,
+) -> None:
+    """Give memory back, and take no more requests until woken: they wait in the queue.
+
+    LEVEL 1 is the memory of cached keys and values, 2 that of the weights, too. What runs may
+    finish for FINISH_TIMEOUT_S, then it is handed over: it goes on elsewhere, or after waking.
+    """
+    order = Sleep(level, finish_timeout_s)
+
+    async def put_to_sleep(plane: ControlPlane) -> None:
+        _print_replies(await SleepOrders(plane).sleep(Target(model, worker), order))
+
+    _run(config, put_to_sleep)
+
+
+def wake_up(*, model: _Model = None, worker: _Workers = (), config: _Config = _DEFAULTS) -> None:
+    """Wake workers that sleep; prints when they have loaded."""
+
+    async def wake(plane: ControlPlane) -> None:
+        _print_replies(await SleepOrders(plane).wake_up(Target(model, worker)))
+
+    _run(config, wake)
 
 
 def drain(worker: str, /, *, timeout_s: float | None = None, config: _Config = _DEFAULTS) -> None:
@@ -285,6 +317,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "stats": stats,
     "pause": pause,
     "continue": continue_,
+    "sleep": sleep,
+    "wake-up": wake_up,
     "drain": drain,
     "kill": kill,
     "flush": flush,

@@ -77,6 +77,21 @@ class UpdateWeights(
     finish_timeout_s: float = 600.0  # for running requests to finish; then they are handed over
 
 
+class Sleep(msgspec.Struct, frozen=True, tag_field="verb", tag="sleep", forbid_unknown_fields=True):
+    """Take no more requests, hand over what runs, and give memory back. The answer says that it has
+    begun; the worker card shows how it goes.
+    """
+
+    level: int = 1  # 1: that of cached keys and values; 2: that of the weights, too
+    finish_timeout_s: float = 0.0  # for running requests to finish; then they are handed over
+
+
+class WakeUp(
+    msgspec.Struct, frozen=True, tag_field="verb", tag="wake_up", forbid_unknown_fields=True
+):
+    """Take requests again. The worker card shows when what was given back has been loaded."""
+
+
 class LoadLora(
     msgspec.Struct, frozen=True, tag_field="verb", tag="load_lora", forbid_unknown_fields=True
 ):
@@ -119,6 +134,8 @@ ControlRequest: TypeAlias = (
     | GetStats
     | CheckWeights
     | UpdateWeights
+    | Sleep
+    | WakeUp
     | LoadLora
     | UnloadLora
     | StartProfile
@@ -155,7 +172,7 @@ class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     stats: WorkerStats | None = None
     card: ModelCard | None = None  # of the checkpoint that was checked
-    num_updates: int = 0  # with the one that has begun now
+    num_updates: int = 0  # of weights or sleep, with the one that has begun now
     refusal: str = ""  # why the engine does not load a LoRA adapter
 
 

@@ -143,6 +143,7 @@ def worker_facts(card: WorkerCard) -> dict[str, object]:
         "model": card.model,
         "revision": card.revision,
         "state": card.state.value,
+        "sleep_level": card.sleep_level,
         "running": card.num_running,
         "waiting": card.num_waiting,
         "host": card.host,

@@ -322,10 +322,15 @@ PEER_FLAGS = (
         "bound images",
     ),
     PeerFlag(
-        ("--kv-transfer-config", "--disaggregation-mode", "--enable-sleep-mode"),
+        ("--kv-transfer-config", "--disaggregation-mode"),
         _BOTH,
         advice="there is none: workers share a queue and its log, not memory; `--workers 0..N` "
         "starts and ends them with the load",
+    ),
+    PeerFlag(
+        ("--enable-sleep-mode", "--enable-memory-saver"),
+        _BOTH,
+        advice="always on: `jetflock admin sleep`, or `/sleep` of the admin plane",
     ),
     PeerFlag(
         ("--sleep-idle-seconds",),

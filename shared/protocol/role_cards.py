@@ -76,7 +76,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     started_at: float = 0.0  # unix seconds
     prefix_hashes: bytes = b""  # of the prefixes used last, joined; the latest first
-    num_updates: int = 0  # of its weights, begun since its start
+    num_updates: int = 0  # of its weights, or to sleep and wake, begun since its start
     update_error: str = ""  # why the last one failed
     work: WorkDone = WorkDone()
     num_kv_tokens: int = 0  # KV slots in all
@@ -91,6 +91,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     weights: str = ""  # of its engine: their format, like "bfloat16" or "gptq 4-bit"
     dtype: str = ""  # of its engine: of activations, like "bfloat16"
     takes_no_images: bool = False  # of its engine, though its model does
+    sleep_level: int = 0  # it is paused, and has given back the memory of: 1 its cache, 2 all
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

@@ -371,6 +371,7 @@ MAPS |= {
     "worker-no-images": WorkerCard(
         "worker-1", "p", "m", "r1", WorkerState.READY, takes_no_images=True
     ),
+    "worker-asleep": WorkerCard("worker-1", "p", "m", "r1", WorkerState.PAUSED, sleep_level=2),
     "role-parsers": RoleCard(
         "frontend-1", "frontend",
         parsers={"m": ChosenParsers(ChosenParser("hermes", "why"), ChosenParser("", "why not"))},

@@ -27,6 +27,7 @@ from worker.engine_link.engine_messages import (
     AbortRequest,
     AdapterLoaded,
     AddRequest,
+    CacheReleased,
     DropAdapter,
     EngineCommand,
     EngineEvent,
@@ -35,6 +36,7 @@ from worker.engine_link.engine_messages import (
     EngineReady,
     FlushCache,
     LoadAdapter,
+    ReleaseCache,
     RunBegin,
     RunOutput,
     SetPaused,
@@ -70,6 +72,7 @@ class FakeEngine:
         self.aborted: list[int] = []
         self.is_paused = False
         self.num_flushes = 0
+        self.num_releases = 0  # of its cache's memory
         self.profiles: list[float] = []  # how long each is to take; 0: one ended
         self.is_dead = False
         self.adapters: dict[str, Path] = {}
@@ -92,6 +95,10 @@ class FakeEngine:
                 self.is_paused = paused
             case FlushCache():
                 self.num_flushes += 1
+            case ReleaseCache():
+                assert not self.active, "it has runs"
+                self.num_releases += 1
+                self._on_event(CacheReleased())
             case SetProfiling(max_s=max_s):
                 self.profiles.append(max_s)
             case LoadAdapter(adapter=adapter, path=path):
@@ -110,9 +117,11 @@ class FakeEngine:
         self._on_event(EngineFailed(message))
         self._on_exit(1)
 
-    def become_ready(self, *, has_prefixes: bool = True) -> None:
+    def become_ready(self, *, has_prefixes: bool = True, can_release_cache: bool = True) -> None:
         limits = 1000, 29, self._max_running, 100_000, 512
-        self._on_event(EngineReady(*limits, has_prefixes=has_prefixes))
+        self._on_event(
+            EngineReady(*limits, has_prefixes=has_prefixes, can_release_cache=can_release_cache)
+        )
 
     def die(self) -> None:
         self.is_dead = True

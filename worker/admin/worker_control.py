@@ -1,8 +1,9 @@
-"""What operators can do to a worker: pause, continue, drain, flush, ask."""
+"""What operators can do to a worker: pause, continue, drain, flush, put to sleep, ask."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol, assert_never
 
 from shared.admin.control import (
@@ -18,14 +19,15 @@ from shared.admin.control import (
     LoadLora,
     Pause,
     PauseMode,
+    Sleep,
     StartProfile,
     StopProfile,
     UnloadLora,
     UpdateWeights,
+    WakeUp,
     WorkerStats,
 )
 from shared.errors import ConfigError
-from shared.event_wait import wait_event
 from shared.protocol.role_cards import WorkerState
 from shared.telemetry.log import get_logger
 from worker.engine_child.engine_host import EngineHost
@@ -33,6 +35,9 @@ from worker.requests.request_runner import RequestRunner
 from worker.weights.adapters import Adapters
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.worker_model import ServedWeights
+
+_UPDATING = "the weights are being updated"
+_FALLING_ASLEEP = "the worker is falling asleep"
 
 log = get_logger(__name__)
 
@@ -49,13 +54,14 @@ class WeightUpdate:
         """The checkpoint there, if it fits. Raises ConfigError."""
         return await asyncio.to_thread(self._weights.checkpoint.successor, model_path)
 
+    async def check_unchanged(self) -> None:
+        """Raises ConfigError when another engine would load other weights than those served."""
+        await asyncio.to_thread(self._weights.checkpoint.check_unchanged)
+
     async def run(self, checkpoint: Checkpoint, finish_timeout_s: float) -> None:
         """The runner takes nothing when this begins. Raises ConfigError."""
         log.info("weights_update_begins", path=str(checkpoint.path), num_held=self._runner.num_held)
-        if not await wait_event(self._runner.emptied, finish_timeout_s):
-            await self._runner.hand_over()
-        if self._runner.num_held:
-            raise ConfigError(f"{self._runner.num_held} requests could not be handed over")
+        await self._runner.empty(finish_timeout_s)
         if (await self.checked(str(checkpoint.path))).revision != checkpoint.revision:
             raise ConfigError(f"{checkpoint.path} has changed since it was checked")
         self._runner.flush_cache()
@@ -102,8 +108,8 @@ class Control:
         self._lock = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._frozen_until = 0.0  # of the loop's clock
-        self.is_updating = False
-        self.num_updates = 0  # begun
+        self._doing = ""  # what takes long
+        self.num_updates = 0  # begun, of weights or to sleep and wake
         self.update_error = ""  # of the last one
         self.state: WorkerState | None = None  # PAUSED or FROZEN, if an operator wants it so
 
@@ -111,6 +117,15 @@ class Control:
         """Until cancelled: owns what takes long."""
         async with asyncio.TaskGroup() as self._tasks:
             await asyncio.Event().wait()
+
+    @property
+    def is_updating(self) -> bool:
+        return self._doing == _UPDATING
+
+    @property
+    def is_asleep(self) -> bool:
+        """Or about to be: what comes for it waits."""
+        return self._doing == _FALLING_ASLEEP or self._engine.sleep_level > 0
 
     async def handle(self, request: ControlRequest) -> ControlReply:
         """Raises ConfigError for what cannot be done now."""
@@ -133,6 +148,10 @@ class Control:
                     return ControlReply(self._worker_id, True, card=checkpoint.card)
                 case UpdateWeights():
                     await self._begin_update(request)
+                case Sleep():
+                    self._begin_sleep(request)
+                case WakeUp():
+                    await self._wake_up()
                 case LoadLora(revision=revision):
                     return await self._load_lora(revision)
                 case UnloadLora():
@@ -160,7 +179,7 @@ class Control:
         return ControlReply(self._worker_id, not error, error, refusal=error)
 
     async def _pause(self, pause: Pause) -> None:
-        self._check_stays()
+        self._check_awake()
         if not pause.freeze_s > 0:
             raise ConfigError(f"freeze_s is {pause.freeze_s}, must be above 0")
         await self._runner.pause()
@@ -171,7 +190,7 @@ class Control:
             self.state = WorkerState.PAUSED
 
     def _continue(self) -> None:
-        self._check_stays()
+        self._check_awake()
         self._thaw()
         self.state = None
         self._runner.unpause()
@@ -185,8 +204,13 @@ class Control:
     def _check_stays(self) -> None:
         if self._worker.is_leaving:
             raise ConfigError("the worker is being drained")
-        if self.is_updating:
-            raise ConfigError("the weights are being updated")
+        if self._doing:
+            raise ConfigError(self._doing)
+
+    def _check_awake(self) -> None:
+        self._check_stays()
+        if self._engine.sleep_level:
+            raise ConfigError("the worker is asleep: wake it up first")
 
     def _freeze(self, freeze_s: float) -> None:
         """Who freezes a worker and forgets it shall not hold its requests for ever."""
@@ -210,24 +234,74 @@ class Control:
             raise ConfigError(
                 f"{update.model_path} is revision {checkpoint.revision} here, not {update.revision}"
             )
-        self.is_updating = True
+        patience_s = self._patience_s(update.finish_timeout_s)
+        self._begin(_UPDATING, lambda: self._weight_update.run(checkpoint, patience_s))
+
+    def _begin_sleep(self, sleep: Sleep) -> None:
+        self._check_stays()
+        if not sleep.finish_timeout_s >= 0:
+            raise ConfigError(f"finish_timeout_s is {sleep.finish_timeout_s}, must be at least 0")
+        self._check_level(sleep.level)
+        if self._engine.sleep_level != sleep.level:
+            self._begin(_FALLING_ASLEEP, lambda: self._fall_asleep(sleep))
+
+    def _check_level(self, level: int) -> None:
+        """Raises ConfigError where a worker cannot sleep so."""
+        if level not in (1, 2):
+            raise ConfigError(f"level is {level}, must be 1 or 2")
+        if level == 2:
+            return
+        if self._engine.sleep_level == 2:
+            raise ConfigError("the worker is asleep at level 2: wake it up first")
+        ready = self._engine.ready
+        if ready is None:
+            raise ConfigError("the engine is loading: only level 2 is possible now")
+        if not ready.can_release_cache:
+            raise ConfigError(
+                "level 1 is not possible: here the cache goes only with the weights, at level 2"
+            )
+
+    async def _fall_asleep(self, sleep: Sleep) -> None:
+        await self._runner.empty(self._patience_s(sleep.finish_timeout_s))
+        self._runner.flush_cache()
+        await self._engine.fall_asleep(sleep.level)
+        log.info("asleep", sleep_level=sleep.level)
+
+    async def _wake_up(self) -> None:
+        """Raises ConfigError when there is nothing to load any more. One that was paused before is
+        so afterwards.
+        """
+        self._check_stays()
+        if self._engine.sleep_level == 2:
+            await self._weight_update.check_unchanged()
         self.num_updates += 1
         self.update_error = ""
-        assert self._tasks is not None, "run() comes first"
-        self._tasks.create_task(self._update(checkpoint, update.finish_timeout_s))
+        self._engine.wake_up()
+        if self.state is None:
+            self._runner.unpause()
 
-    async def _update(self, checkpoint: Checkpoint, finish_timeout_s: float) -> None:
-        """What stands still cannot finish. A worker that was paused before is so afterwards."""
+    def _patience_s(self, finish_timeout_s: float) -> float:
+        """What stands still cannot finish."""
+        return 0.0 if self.state is WorkerState.FROZEN else finish_timeout_s
+
+    def _begin(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        assert self._tasks is not None, "run() comes first"
+        self._doing = what
+        self.num_updates += 1
+        self.update_error = ""
+        self._tasks.create_task(self._carry_out(work))
+
+    async def _carry_out(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A worker that was paused before is so afterwards."""
         try:
             await self._runner.pause()
-            is_frozen = self.state is WorkerState.FROZEN
-            await self._weight_update.run(checkpoint, 0.0 if is_frozen else finish_timeout_s)
+            await work()
         except ConfigError as exc:
-            log.error("weights_not_updated", path=str(checkpoint.path), error=str(exc))
+            log.error("order_not_carried_out", order=self._doing, error=str(exc))
             self.update_error = str(exc)
         finally:
-            self.is_updating = False
-        if self.state is None:
+            self._doing = ""
+        if self.state is None and not self._engine.sleep_level:
             self._runner.unpause()
         self._worker.show()
 

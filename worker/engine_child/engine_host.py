@@ -19,6 +19,7 @@ from worker.engine_link.engine_messages import (
     AbortRequest,
     AdapterLoaded,
     AddRequest,
+    CacheReleased,
     DropAdapter,
     EngineCommand,
     EngineEvent,
@@ -28,6 +29,7 @@ from worker.engine_link.engine_messages import (
     EngineReady,
     FlushCache,
     LoadAdapter,
+    ReleaseCache,
     SetPaused,
     SetProfiling,
     StepOutput,
@@ -88,6 +90,9 @@ class EngineHost:
         self._listener: EngineListener | None = None
         self._engine: Engine | None = None
         self._exited = asyncio.Event()
+        self._wanted = asyncio.Event()  # whether there shall be an engine
+        self._wanted.set()
+        self._cache_released = asyncio.Event()  # or there is no engine that has one
         self._failure: ConfigError | None = None
         self._is_paused = False  # as the engine was told
         self._is_stalled = False
@@ -99,12 +104,14 @@ class EngineHost:
         self.load: EngineLoad | None = None
         self.loading = EngineLoading("starting", 0.0)
         self.step = 0
+        self.sleep_level = 0  # 1: its cache is released, 2: there is no engine; outlives the engine
 
     async def run(self, listener: EngineListener) -> None:
         """Run engines until cancelled. Raises ConfigError when the engine says it cannot start."""
         self._listener = listener
         try:
             while True:
+                await self._wanted.wait()
                 self._exited.clear()
                 if self._replacement is not None:
                     self._replacement.is_started = True
@@ -114,6 +121,8 @@ class EngineHost:
                 await self._exited.wait()
                 if self._replacement is not None:
                     self._give_up_started(self._replacement)
+                    continue
+                if not self._wanted.is_set():
                     continue
                 if self._failure is not None:
                     raise self._failure
@@ -132,10 +141,31 @@ class EngineHost:
         """
         assert self._replacement is None, "one at a time"
         assert self._engine is not None, "run() comes first"
+        self.wake_up()
         replacement = _Replacement(self._model_path, asyncio.get_running_loop().create_future())
         self._replacement, self._model_path = replacement, model_path
         self._engine.kill()
         await replacement.done
+
+    async def fall_asleep(self, level: int) -> None:
+        """Give memory back: that of the cache (1), or all that an engine has (2). No run may be
+        there, and none may come before `wake_up`.
+        """
+        self.sleep_level = level
+        if level == 1:
+            self._cache_released.clear()
+            self._ask(ReleaseCache())
+            await self._cache_released.wait()
+        elif self._engine is not None:
+            self._wanted.clear()
+            self._engine.kill()
+            await self._exited.wait()
+            self.loading = EngineLoading("asleep", 0.0)
+
+    def wake_up(self) -> None:
+        """From level 2 the engine loads, as at a start."""
+        self.sleep_level = 0
+        self._wanted.set()
 
     def _give_up_started(self, replacement: _Replacement) -> None:
         """An engine has exited: the old one, as it should, or the new one, which cannot start."""
@@ -240,6 +270,8 @@ class EngineHost:
                 self._listener.on_step(event)
             case AdapterLoaded():
                 self._listener.on_adapter(event)
+            case CacheReleased():
+                self._cache_released.set()
             case EngineLoading():
                 self.loading = event
                 self._startup.enter(event.phase)
@@ -256,6 +288,8 @@ class EngineHost:
                     remark=event.remark,
                 )
                 self._report_paused()
+                if self.sleep_level:
+                    self._ask(ReleaseCache())
                 if self._replacement is not None and self._replacement.is_started:
                     self._replacement.done.set_result(None)
                     self._replacement = None
@@ -266,11 +300,12 @@ class EngineHost:
                 log.error("engine_failed", error=event.message)
 
     def _on_exit(self, returncode: int) -> None:
-        is_wanted = self._is_stopping or self._replacement is not None
-        if self._failure is None and not is_wanted:
+        is_told = self._is_stopping or self._replacement is not None or not self._wanted.is_set()
+        if self._failure is None and not is_told:
             log.error("engine_exited", returncode=returncode)
         self.ready = None
         self.load = None
         self._is_paused = False
         self._asked_at = None
+        self._cache_released.set()
         self._exited.set()

@@ -71,6 +71,12 @@ class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag="flush"):
     """Forget all cached prefixes that no run holds."""
 
 
+class ReleaseCache(msgspec.Struct, frozen=True, array_like=True, tag="release_cache"):
+    """Give the memory of the cache back until runs write to it again; `CacheReleased` follows. No
+    run may be there.
+    """
+
+
 class LoadAdapter(msgspec.Struct, frozen=True, array_like=True, tag="load_adapter"):
     """Load a LoRA adapter; `AdapterLoaded` follows. Runs that come behind it may name it."""
 
@@ -91,7 +97,14 @@ class SetProfiling(msgspec.Struct, frozen=True, array_like=True, tag="profile"):
 
 
 EngineCommand: TypeAlias = (
-    AddRequest | AbortRequest | SetPaused | FlushCache | LoadAdapter | DropAdapter | SetProfiling
+    AddRequest
+    | AbortRequest
+    | SetPaused
+    | FlushCache
+    | ReleaseCache
+    | LoadAdapter
+    | DropAdapter
+    | SetProfiling
 )
 
 
@@ -159,6 +172,10 @@ class AdapterLoaded(msgspec.Struct, frozen=True, array_like=True, tag="adapter")
     error: str = ""  # why it is not loaded
 
 
+class CacheReleased(msgspec.Struct, frozen=True, array_like=True, tag="cache_released"):
+    """The operating system has the memory of a `ReleaseCache`."""
+
+
 class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading"):
     """Progress before the engine is ready."""
 
@@ -186,6 +203,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     takes_no_images: bool = False  # though the model does
     num_packed_failures: int = 0  # of packed weights on disk that could not be taken or kept
     num_snapshot_slots: int = 0  # recurrent states that there is room for at page borders
+    can_release_cache: bool = False  # and keep its weights
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -194,4 +212,6 @@ class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     message: str
 
 
-EngineEvent: TypeAlias = StepOutput | AdapterLoaded | EngineLoading | EngineReady | EngineFailed
+EngineEvent: TypeAlias = (
+    StepOutput | AdapterLoaded | CacheReleased | EngineLoading | EngineReady | EngineFailed
+)

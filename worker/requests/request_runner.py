@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack
 
 from nats.aio.msg import Msg
 
-from shared.errors import BrokerError, ProtocolError
+from shared.errors import BrokerError, ConfigError, ProtocolError
+from shared.event_wait import wait_event
 from shared.nats_client.connection import round_trip
 from shared.nats_client.connection_end import end_subscription
 from shared.protocol.codec import decode_control
@@ -112,6 +113,16 @@ class RequestRunner:
         await self.parts.hand_over.release_all(self._drain_timeout_s, crashed=crashed)
         await self.parts.held_requests.wait_empty(self._drain_timeout_s)
         await round_trip(self._cluster.nc, timeout_s=1)  # the last naks are out
+
+    async def empty(self, finish_timeout_s: float) -> None:
+        """When it takes nothing: let what runs finish for so long, and hand over the rest.
+
+        Raises ConfigError when it cannot.
+        """
+        if not await wait_event(self.emptied, finish_timeout_s):
+            await self.hand_over()
+        if self.num_held:
+            raise ConfigError(f"{self.num_held} requests could not be handed over")
 
     def on_ready(self) -> None:
         """The engine can take requests."""

@@ -223,7 +223,7 @@ def _flood() -> Any:
 
 async def test_nothing_of_the_admin_plane_is_on_the_public_port(stack: Stack) -> None:
     frontend = await stack.start_frontend()
-    orders = "pause_generation continue_generation flush_cache drain_worker workers stats"
+    orders = "pause_generation continue_generation flush_cache drain_worker workers stats sleep"
     async with frontend.client() as client:
         for path in (*orders.split(), "update_weights_from_disk", "get_server_info"):
             assert (await client.post(f"/{path}", json={})).status_code == 404

@@ -80,6 +80,28 @@ async def test_pause_freeze_and_continue(stage: Stage, worker: RunningWorker) ->
 
 
 @integration
+async def test_sleep_and_wake_up(stage: Stage, worker: RunningWorker) -> None:
+    async def is_sleeping() -> Any:
+        async with client(stage) as http:
+            return (await http.get("/is_sleeping?model=m")).json()
+
+    assert await is_sleeping() == {"is_sleeping": False}
+    assert await post(stage, "/sleep?level=1&mode=wait", {"model": "m"}) == done(worker)
+    assert await is_sleeping() == {"is_sleeping": True}
+    assert worker.engine.num_releases == 1
+    assert await post(stage, "/wake_up") == done(worker)
+    assert await is_sleeping() == {"is_sleeping": False}
+    for query in (
+        "sleep?level=x",
+        "sleep?mode=abort",
+        "sleep?tags=weights",
+        "wake_up?tags=weights",
+    ):
+        assert (await post(stage, f"/{query}"))[0] == 400
+    assert (await post(stage, "/sleep?level=3"))[0] == 409
+
+
+@integration
 async def test_flush_and_abort(stage: Stage, worker: RunningWorker) -> None:
     assert await post(stage, "/flush_cache") == done(worker)
     assert worker.engine.num_flushes == 1

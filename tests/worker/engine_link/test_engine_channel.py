@@ -13,6 +13,7 @@ from worker.engine_link.engine_channel import ChannelClosed, EngineSocket
 from worker.engine_link.engine_frames import FrameReader, decode_command, decode_event, encode_frame
 from worker.engine_link.engine_messages import (
     AbortRequest,
+    CacheReleased,
     EngineCommand,
     EngineEvent,
     EngineFailed,
@@ -20,6 +21,7 @@ from worker.engine_link.engine_messages import (
     EngineLoading,
     EngineReady,
     FlushCache,
+    ReleaseCache,
     RunOutput,
     SetPaused,
     SetProfiling,
@@ -32,9 +34,11 @@ COMMANDS: list[EngineCommand] = [
     AbortRequest(2**40),
     SetPaused(True),
     FlushCache(),
+    ReleaseCache(),
     SetProfiling(0.5),
 ]
 EVENTS: list[EngineEvent] = [
+    CacheReleased(),
     EngineLoading("load weights", 0.5),
     EngineReady(1, 2, 3, 4, 5),
     EngineFailed("no such folder"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Sequence
 
 import torch
 
 from shared.checkpoint.stored_format import KVDTypeName
+from worker.engine.cpu.cache_memory import CacheMemory
 from worker.engine.layers.kv_layout import KVGroup, KVLayout, kv_vector_bytes
 
 
@@ -32,12 +31,16 @@ class KVCachePool:
         self.page_size = layout.page_size
         self.num_pages = num_pages
         self.num_tokens = num_pages * layout.page_size
+        self._memory = CacheMemory()
         # By group, [num_layers, num_vectors, num_pages + 1, num_kv_heads, page_size, head_dim]; of
         # int8 a scale more
         self._data = [self._allocate_for(group) for group in layout.groups]
         # [num_layers, num_vectors, num_pages + 1, bytes of a page] each, the same memory
         self._bytes = [data.view(torch.uint8).flatten(3).numpy() for data in self._data]
-        self.wipe([num_pages])
+
+    def release(self) -> None:
+        """Its memory, until it is written again. No page may be in use."""
+        self._memory.release()
 
     def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[num_pages + 1, num_kv_heads, page_size, head_dim] each, views. Not of latents."""
@@ -58,16 +61,6 @@ class KVCachePool:
         dtype = self.layout.dtype
         vector_len = kv_vector_bytes(group.head_dim, dtype) // dtype.itemsize
         page_shape = group.num_kv_heads, self.page_size, vector_len
-        return _allocate(
+        return self._memory.allocate(
             (group.num_layers, group.num_vectors, self.num_pages + 1, *page_shape), dtype
         )
-
-
-def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory that stays with the operating system until it is used, then comes in huge pages.
-
-    Attention jumps from page to page: with small ones each jump looks up an address.
-    """
-    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from worker.engine.cpu.cache_memory import CacheMemory
 from worker.engine.layers.state_layer import StateLayer, StateMark, StepStates
 from worker.engine.request.schedule_batch import ScheduleBatch, StateCopy
 
@@ -22,10 +23,18 @@ class StateCache:
     def __init__(self, layers: Sequence[StateLayer], num_rows: int, num_snapshots: int = 0) -> None:
         num_slots = num_rows + num_snapshots
         self._num_rows = num_rows
+        self._memory = CacheMemory()
         self._layers = [
-            tuple(torch.zeros(num_slots, *shape) for shape in layer.shapes) for layer in layers
+            tuple(
+                self._memory.allocate((num_slots, *shape), torch.float32) for shape in layer.shapes
+            )
+            for layer in layers
         ]
         self._num_tokens = [0] * num_slots
+
+    def release(self) -> None:
+        """Its memory, until it is written again. No request may run, no snapshot be kept."""
+        self._memory.release()
 
     def step(self, batch: ScheduleBatch) -> StepStates:
         """Of a step that is computed now."""

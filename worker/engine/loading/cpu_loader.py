@@ -89,6 +89,13 @@ class CpuLoader:
         pool, forward = loaded.pool, loaded.forward
         state_layers, num_rows = setup.config.state_layers, self._site.step.max_running
         num_snapshots = self._num_snapshots(setup.config, pool) if state_layers else None
+        states = StateCache(state_layers, num_rows, num_snapshots or 0) if state_layers else None
+
+        def release_cache() -> None:
+            pool.release()
+            if states is not None:
+                states.release()
+
         return LoadedModel(
             pool,
             lambda req_to_token: ModelRunner(
@@ -98,7 +105,7 @@ class CpuLoader:
                 setup.config.num_outputs,
                 grammars,
                 loaded.image_encoder,
-                StateCache(state_layers, num_rows, num_snapshots or 0) if state_layers else None,
+                states,
             ),
             forward.lora_projections,
             num_snapshots=num_snapshots,
@@ -109,6 +116,7 @@ class CpuLoader:
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set=loaded.kernel_set,
             num_packed_failures=loaded.num_packed_failures,
+            release_cache=release_cache,
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:

@@ -157,6 +157,7 @@ class EngineLoader:
                 self._functions,
             ),
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
+            loaded.release_cache,
         )
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:
@@ -230,6 +231,7 @@ class EngineLoader:
             takes_no_images=bool(loaded.no_images),
             num_packed_failures=loaded.num_packed_failures,
             num_snapshot_slots=loaded.num_snapshots or 0,
+            can_release_cache=loaded.release_cache is not None,
         )
 
     def _num_pinnable_tokens(self, loaded: LoadedModel) -> int:

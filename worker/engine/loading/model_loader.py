@@ -54,6 +54,8 @@ class LoadedModel:
     gpu: GpuCard | None = None
     kernel_set: str = ""  # of our C++
     num_packed_failures: int = 0  # of the packed form on disk: not had, or not as it was written
+    # Gives the memory of the pool back until it is written again. None: it cannot.
+    release_cache: Callable[[], None] | None = None
 
     @property
     def keeps_states(self) -> bool:

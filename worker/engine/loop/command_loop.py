@@ -11,11 +11,13 @@ from worker.engine_link.engine_messages import (
     AbortRequest,
     AdapterLoaded,
     AddRequest,
+    CacheReleased,
     DropAdapter,
     EngineCommand,
     EngineReady,
     FlushCache,
     LoadAdapter,
+    ReleaseCache,
     SetPaused,
     SetProfiling,
     StepOutput,
@@ -72,6 +74,10 @@ class LoopedEngine(Protocol):
     def set_paused(self, paused: bool) -> None: ...
 
     def flush_cache(self) -> None: ...
+
+    def release_cache(self) -> None:
+        """Gives its memory back, when nothing is left to do: only asked of who said it can."""
+        ...
 
     def load_adapter(self, adapter: str, path: Path) -> None:
         """Raises ConfigError."""
@@ -167,6 +173,10 @@ class CommandLoop:
                 self._owes_report = True
             case FlushCache():
                 self._engine.flush_cache()
+                self._owes_report = True
+            case ReleaseCache():
+                self._engine.release_cache()
+                self._channel.send(CacheReleased())
                 self._owes_report = True
             case LoadAdapter(adapter=adapter, path=path):
                 self._channel.send(AdapterLoaded(adapter, self._load_error(adapter, Path(path))))

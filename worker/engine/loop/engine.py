@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -68,7 +69,9 @@ class Engine:
         grammar_queue: GrammarQueue,
         parts: ReqParts,
         free_memory: FreeMemory | None = None,
+        release_cache: Callable[[], None] | None = None,  # its memory, not what the books say
     ) -> None:
+        self._release_cache = release_cache
         self._scheduler = scheduler
         self._steps = steps  # of the same scheduler
         self._budget = budget
@@ -148,6 +151,12 @@ class Engine:
 
     def flush_cache(self) -> None:
         self._scheduler.flush_cache()
+
+    def release_cache(self) -> None:
+        assert self.is_idle
+        assert self._release_cache is not None, "it has not said that it can"
+        self._scheduler.flush_cache()
+        self._release_cache()
 
     def load_adapter(self, adapter: str, path: Path) -> None:
         self._parts.adapters.load(adapter, path)

@@ -110,6 +110,7 @@ class ScriptedEngine:
             max_running=limits.max_running,
             num_kv_tokens=self._num_kv_tokens,
             max_step_tokens=limits.max_step_tokens,
+            can_release_cache=True,
         )
         self._stop_check = StopCheck((), self.ready.max_context_len)
         self._runs: dict[int, _Run] = {}  # admitted, in order of admission
@@ -162,6 +163,9 @@ class ScriptedEngine:
             raise RuntimeError(f"{self._num_used_tokens} tokens lost")
 
     def flush_cache(self) -> None:
+        """It has none."""
+
+    def release_cache(self) -> None:
         """It has none."""
 
     def load_adapter(self, adapter: str, path: Path) -> None:

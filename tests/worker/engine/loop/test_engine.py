@@ -8,12 +8,14 @@ import torch
 
 from shared.protocol.finish import Finish, FinishReason
 from tests.tiny_decoder import VOCAB_SIZE
-from tests.worker.engine.tiny_models import Rig, random_prompt
+from tests.worker.engine.families import RECURRENT
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import (
     AbortRequest,
     EngineReady,
     FlushCache,
+    ReleaseCache,
     SetPaused,
     StepOutput,
 )
@@ -41,6 +43,7 @@ def test_it_says_what_it_can_hold(tiny_llama: Path) -> None:
         ready.startup_s,
         weights="float32",
         dtype="float32",
+        can_release_cache=True,
     )
 
 
@@ -71,6 +74,37 @@ def test_a_flush_is_told_by_the_load(tiny_llama: Path) -> None:
         rig.run(*commands, make_add(run_id, prompt, max_tokens=1))
     finishes = rig.channel.finishes()
     assert [finishes[run_id].num_cached_tokens for run_id in (1, 2, 3)] == [0, 0, 32]
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_a_released_cache_takes_no_memory_until_it_is_used_again(
+    family: str, tiny_llama: Path, tmp_path: Path
+) -> None:
+    """The second one has recurrent states, too."""
+    path = tiny_llama
+    if family in RECURRENT:
+        model_type, overrides = RECURRENT[family]
+        path = save_tiny_model(tmp_path, model_type, **overrides)
+    rig = Rig(path)
+    prompt = random_prompt(200, 7)
+    [before] = rig.run(make_add(1, prompt, max_tokens=3, ignore_eos=True)).values()
+    assert len(before) == 3
+    used_kb = shared_memory_kb()
+    rig.run(ReleaseCache())
+    assert shared_memory_kb() < used_kb / 4
+    tokens = rig.run(make_add(2, prompt, max_tokens=3, ignore_eos=True))
+    assert tokens[2] == before
+    assert rig.channel.finishes()[2].num_cached_tokens == 0
+
+
+def shared_memory_kb() -> int:
+    """Of this process, that the operating system has given it."""
+    [line] = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssShmem:")
+    ]
+    return int(line.split()[1])
 
 
 def test_a_pause_holds_the_steps(tiny_llama: Path) -> None:
