@@ -19,7 +19,9 @@ from tests.worker.running_worker import output_of, running_worker
 from tests.worker.settlement.test_hand_over import kinds, start_run
 from worker.capacity.hang_watch import HangWatch
 from worker.config import WorkerConfig
+from worker.engine.scripted.scripted_engine import ScriptedEngine
 from worker.engine_link.engine_messages import EngineReady
+from worker.engine_link.scripted_config import ScriptedConfig
 
 pytestmark = pytest.mark.integration
 
@@ -169,6 +171,11 @@ async def test_a_machine_on_which_one_token_takes_long_gets_more_time(stage: Sta
         assert watch.limit_s == 140.0
     async with running_worker(stage, hang_timeout_s=30.0) as worker:
         assert worker.runner.parts.hang_watch.limit_s == 30.0
+
+
+def test_a_scripted_engine_says_how_long_a_step_takes() -> None:
+    config = ScriptedConfig(scripted_token_s=10.0, model_path=".")
+    assert ScriptedEngine(config, time.monotonic).ready.one_token_step_s == 10.0
 
 
 def test_a_timeout_that_slow_steps_reach_is_refused() -> None:

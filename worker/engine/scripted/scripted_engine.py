@@ -111,6 +111,7 @@ class ScriptedEngine:
             num_kv_tokens=self._num_kv_tokens,
             max_step_tokens=limits.max_step_tokens,
             can_release_cache=True,
+            one_token_step_s=self._token_s,
         )
         self._stop_check = StopCheck((), self.ready.max_context_len)
         self._runs: dict[int, _Run] = {}  # admitted, in order of admission
