@@ -6,11 +6,9 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
 
 from detok.config import DetokConfig
 from detok.decode_spans import DecodeSpans
-from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokCollector, DetokGauges, DetokStats
 from detok.done_writer import DoneWriter
 from detok.fence_notices import FenceNotices
@@ -20,7 +18,7 @@ from detok.partition import DetokServices, Partition
 from detok.partition_share import PartitionShare
 from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
-from detok.worker_watch import WorkerWatch
+from detok.worker_watch import Holders, WorkerWatch
 from shared.broker.named_subjects import NamedSubjects
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cli.shutdown import Shutdown
@@ -65,7 +63,7 @@ class Detokenizer:
             ModelCatalog(cluster), config.tokenizer_cache_size, lambda _: self._tell_rest()
         )
         self._outbox = TextOutbox(cluster.nc, self.id, self.stats, NamedSubjects(cluster.subjects))
-        self._worker_watch = WorkerWatch(cluster, self.stats, self._running_requests)
+        self._worker_watch = WorkerWatch(cluster, self.stats, self._holders)
         self._services = DetokServices(
             cluster=cluster,
             tokenizers=self._tokenizers,
@@ -197,10 +195,8 @@ class Detokenizer:
         for partition in self._partitions.values():
             partition.tell_rest()
 
-    def _running_requests(self) -> Iterator[DecodeStatus]:
-        for partition in list(self._partitions.values()):
-            if partition.may_publish:
-                yield from partition.requests
+    def _holders(self) -> list[Holders]:
+        return [each.holders for each in self._partitions.values() if each.may_publish]
 
     def _gauges(self) -> DetokGauges:
         partitions = self._owned_partitions()

@@ -26,7 +26,7 @@ from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
 from detok.unknown_request import SeenEntry, SeenRecord, UnknownRequest
 from detok.untold_text import UntoldText
-from detok.worker_watch import WorkerWatch
+from detok.worker_watch import Holders, WorkerWatch
 from shared.broker.log_reader import LogReader
 from shared.cluster import Cluster
 from shared.errors import BrokerError, MalformedMessage, NewerLevel, ProtocolError
@@ -73,6 +73,7 @@ class Partition:
         subjects = services.cluster.subjects
         self._token_prefix = subjects.tokens(self.number, "")
         self._requests: dict[str, DecodeStatus] = {}
+        self.holders = Holders()  # of those
         self._unknown: dict[str, UnknownRequest] = {}
         self._settled = SettledRequests()
         self._bills = BillWriter(services.cluster, self.number, services.stats)
@@ -99,10 +100,6 @@ class Partition:
     @property
     def may_publish(self) -> bool:
         return self.is_caught_up and self.tenure.is_valid and not self._num_doubts
-
-    @property
-    def requests(self) -> list[DecodeStatus]:
-        return list(self._requests.values())
 
     @property
     def num_requests(self) -> int:
@@ -266,6 +263,7 @@ class Partition:
 
     def _add(self, status: DecodeStatus) -> DecodeStatus:
         self._requests[status.rid] = status
+        self.holders.note(status)
         subject = self._waiting.take(status.rid)
         if subject is not None:
             status.add_subject(subject)
@@ -284,7 +282,10 @@ class Partition:
             status.claimed_at = time.monotonic()
             if old_writer and old_claim is not None and self.may_publish:
                 self._services.notices.send(old_claim.pool, fold.rid, old_epoch, old_writer)
+            self.holders.note(status)
             self._services.worker_watch.note_claim(record.worker)
+        elif isinstance(record, Release):
+            self.holders.note(status)
         elif isinstance(record, End):
             self._on_finish(status, seq, time_s)
 
@@ -405,6 +406,7 @@ class Partition:
                 fold = status.fold
             if status.is_partial:
                 status.adopt(fold)
+                self.holders.note(status)
 
     async def _check_partial(self) -> None:
         """Late frames may wake up a request that finished long ago, and that nobody will restate.
@@ -414,7 +416,7 @@ class Partition:
         while True:
             await asyncio.sleep(_PARTIAL_CHECK_S / 4)
             now = time.monotonic()
-            for status in self.requests:
+            for status in list(self._requests.values()):
                 if status.is_partial and now - status.checked_at > _PARTIAL_CHECK_S:
                     status.checked_at = now
                     self._spawn(self._complete(status, 0, status.told_at))
@@ -459,6 +461,7 @@ class Partition:
             self._bills.add(bill_of(status), status.rebuild_point.seq)
         self._services.spans.tell(status, self.number)
         self._requests.pop(status.rid, None)
+        self.holders.drop(status.rid)
         pool = "" if status.claim is None else status.claim.pool
         self._settled.add(
             status.rid, SettledRequest(status.fold.epoch, pool, was_ended=status.was_ended)

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -71,6 +71,40 @@ class Silence:
         return min(lefts, default=math.inf)
 
 
+class Holders:
+    """The requests of a partition by the worker that holds each, kept by change: to look for dead
+    workers costs no more where they hold thousands.
+    """
+
+    def __init__(self) -> None:
+        self._worker_of: dict[str, str] = {}  # by request id
+        self._held: dict[str, dict[str, DecodeStatus]] = {}  # by worker, then by request id
+        self.claimed_at: dict[str, float] = {}  # the newest claim of each worker in `_held`
+
+    def note(self, status: DecodeStatus) -> None:
+        """Its log has been read further: it may have another holder, or none."""
+        worker = status.fold.writer
+        if worker != self._worker_of.get(status.rid, ""):
+            self.drop(status.rid)
+            if worker:
+                self._worker_of[status.rid] = worker
+                self._held.setdefault(worker, {})[status.rid] = status
+        if worker:
+            self.claimed_at[worker] = max(self.claimed_at.get(worker, 0.0), status.claimed_at)
+
+    def drop(self, rid: str) -> None:
+        """It is gone."""
+        worker = self._worker_of.pop(rid, None)
+        if worker is None:
+            return
+        del self._held[worker][rid]
+        if not self._held[worker]:
+            del self._held[worker], self.claimed_at[worker]
+
+    def held_by(self, worker: str) -> list[DecodeStatus]:
+        return list(self._held[worker].values())
+
+
 class WorkerWatch:
     """Knows which worker incarnations are dead: reported by a supervisor, or without heartbeat.
 
@@ -80,12 +114,12 @@ class WorkerWatch:
     """
 
     def __init__(
-        self, cluster: Cluster, stats: DetokStats, running: Callable[[], Iterable[DecodeStatus]]
+        self, cluster: Cluster, stats: DetokStats, holders: Callable[[], Sequence[Holders]]
     ) -> None:
         self._cluster = cluster
         self._told = NamedSubjects(cluster.subjects)
         self._stats = stats
-        self._running = running
+        self._holders = holders
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._reported: OrderedDict[str, None] = OrderedDict()  # dead for certain
         self._absent_polls: dict[str, int] = {}  # of workers that hold requests
@@ -182,9 +216,9 @@ class WorkerWatch:
     def _claimed_at(self) -> dict[str, float]:
         """The newest claim of each worker that holds a request."""
         claimed_at: dict[str, float] = {}
-        for status in self._running():
-            if writer := status.fold.writer:
-                claimed_at[writer] = max(claimed_at.get(writer, 0.0), status.claimed_at)
+        for holders in self._holders():
+            for worker, at in holders.claimed_at.items():
+                claimed_at[worker] = max(claimed_at.get(worker, 0.0), at)
         return claimed_at
 
     async def _look_for_absent(self, questions: asyncio.TaskGroup) -> bool:
@@ -235,10 +269,11 @@ class WorkerWatch:
     async def _hand_back_all(self) -> None:
         orphans = [
             status
-            for status in self._running()
-            if status.fold.writer
-            and self.is_dead(status.fold.writer)
-            and status.nakked_epoch != status.fold.epoch
+            for holders in self._holders()
+            for worker in holders.claimed_at
+            if self.is_dead(worker)
+            for status in holders.held_by(worker)
+            if status.nakked_epoch != status.fold.epoch
         ]
         await asyncio.gather(*(self._hand_back(status) for status in orphans))
 

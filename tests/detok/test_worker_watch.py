@@ -14,14 +14,15 @@ from nats.aio.msg import Msg
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.silent_peers import Patience
-from detok.worker_watch import Silence, WorkerWatch
+from detok.worker_watch import Holders, Silence, WorkerWatch
 from shared.liveness.heartbeat import Heartbeat
 from shared.liveness.presence import present
 from shared.nats_client.connection import connect
 from shared.protocol.codec import decode_control
 from shared.protocol.finish import FinishReason
-from shared.protocol.log_records import End
+from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.protocol.notices import ControlMessage, Fenced
+from shared.protocol.reply import TextParams
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.storage.streams import HEARTBEAT_INTERVAL_S, HEARTBEAT_TTL_S, ensure_consumers
 from tests.detok.scripted import (
@@ -30,6 +31,7 @@ from tests.detok.scripted import (
     ScriptedWorker,
     Stage,
     eventually,
+    make_reply,
     make_rid,
     running_detok,
 )
@@ -108,6 +110,31 @@ async def notices(stage: Stage) -> list[ControlMessage]:
     await stage.cluster.nc.subscribe(stage.cluster.subjects.control(POOL), cb=on_message)
     await stage.cluster.nc.flush()
     return heard
+
+
+def test_holders_follow_the_log_of_each_request() -> None:
+    holders, statuses = Holders(), [DecodeStatus(f"{idx:032x}", 1) for idx in range(3)]
+
+    reply = make_reply("subject", statuses[0].rid)
+
+    def read(idx: int, seq: int, record: OwnershipRecord) -> None:
+        statuses[idx].apply_record(seq, record)
+        statuses[idx].claimed_at = float(seq)
+        holders.note(statuses[idx])
+
+    def claim_by(worker: str) -> Claim:
+        return Claim(0, worker, "n", 1, "ack", "hash", TextParams(), reply, POOL)
+
+    for idx in range(3):
+        read(idx, 10 + idx, claim_by("a"))
+    read(1, 20, claim_by("b"))
+    read(2, 21, Release(12, "a"))
+    assert holders.claimed_at == {"a": 12.0, "b": 20.0}
+    assert holders.held_by("a") == [statuses[0]]
+    assert holders.held_by("b") == [statuses[1]]
+    holders.drop(statuses[0].rid)
+    holders.drop(statuses[2].rid)
+    assert list(holders.claimed_at) == ["b"]
 
 
 def test_silence_counts_from_the_last_frame_or_claim_of_those_that_hold_requests() -> None:
@@ -301,7 +328,9 @@ async def test_a_claim_that_was_overtaken_unread_is_let_alone(stage: Stage) -> N
     assert stored is not None
     status = DecodeStatus(rid, epoch)
     status.apply_record(epoch, stored.record)
-    watch = WorkerWatch(cluster, DetokStats(), lambda: [status])
+    holders = Holders()
+    holders.note(status)
+    watch = WorkerWatch(cluster, DetokStats(), lambda: [holders])
     task = asyncio.create_task(watch.run())
     await alive.claim(rid, prev=epoch)
     await cluster.nc.flush()
@@ -363,7 +392,9 @@ async def test_nothing_but_a_delivery_is_given_back(stage: Stage, ack_subject: s
         await eventually(lambda: detok.owned == [0, 1])
         epoch = await worker.claim(rid, ack_subject=ack_subject)
         await stage.cluster.nc.publish(stage.cluster.subjects.worker_died, worker.id.encode())
-        running = detok._running_requests
-        await eventually(lambda: [status.nakked_epoch for status in running()] == [epoch])
+        holders = detok._partitions[stage.cluster.subjects.partition(rid)].holders
+        await eventually(lambda: worker.id in holders.claimed_at)
+        [status] = holders.held_by(worker.id)
+        await eventually(lambda: status.nakked_epoch == epoch)
         assert detok.stats.naks == 0
     assert heard == []
