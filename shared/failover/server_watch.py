@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import ParseResult
 
@@ -17,7 +18,7 @@ from shared.broker.jetstream import JetStream
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
 from shared.event_wait import wait_event
-from shared.nats_client.connection import connect_once
+from shared.nats_client.connection import connect_once, round_trip
 from shared.nats_client.connection_end import abort_transport, end_connection
 from shared.nats_client.watched_client import WatchedClient
 from shared.storage.stream_quorum import has_quorum
@@ -32,6 +33,9 @@ _PATIENCE_S = 4.0  # with another server: its peers may be choosing a leader
 _AGAIN_S = (0.3, 0.8)  # between two looks while nothing is stored
 _LOOK_S = 1.0
 _HEARD_S = 3.0  # leaders hear their followers each second
+_TICK_S = 0.05
+_LATE_S = 0.1  # a loop or an echo that comes so late makes answers late
+_HELD_UP_S = 0.3  # an echo that is not there, while others have come, is behind them
 
 log = get_logger(__name__)
 
@@ -79,6 +83,53 @@ async def _is_served(js: JetStream, stream: str, heard_since: float) -> bool:
     except BrokerError as exc:
         return exc.err_code == ERR_STREAM_NOT_FOUND  # an answer: nothing here is waited for
     return has_quorum(info, asked_at - heard_since)
+
+
+class OwnPace:
+    """How long messages wait in this process, or on its connection: an answer that comes late
+    because of that says nothing about the streams.
+    """
+
+    def __init__(self, nc: Client) -> None:
+        self._nc = nc
+        self._late_s = 0.0  # the longest that the loop came too late
+        self._echo_s: float | None = None  # of a message to ourselves; None: it has not come
+        self._heard_at = float("-inf")  # the last message of any kind
+
+    @asynccontextmanager
+    async def measured(self) -> AsyncIterator[None]:
+        """While answers are waited for."""
+        tasks = [asyncio.create_task(work) for work in (self._tick(), self._hear_echo())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the loop was late, or what was sent to ourselves stands behind other messages."""
+        if self._echo_s is None:
+            is_held_up = time.monotonic() - self._heard_at < _HELD_UP_S
+        else:
+            is_held_up = self._echo_s > _LATE_S
+        return is_held_up or self._late_s > _LATE_S
+
+    async def _tick(self) -> None:
+        num_heard = self._nc.stats["in_msgs"]
+        while True:
+            slept_at = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+            now = time.monotonic()
+            self._late_s = max(self._late_s, now - slept_at - _TICK_S)
+            if self._nc.stats["in_msgs"] != num_heard:
+                num_heard, self._heard_at = self._nc.stats["in_msgs"], now
+
+    async def _hear_echo(self) -> None:
+        sent_at = time.monotonic()
+        if await round_trip(self._nc, PROBE_S):
+            self._echo_s = time.monotonic() - sent_at
 
 
 @dataclass(slots=True)
@@ -132,11 +183,17 @@ class ServerWatch:
     async def _judge(self) -> None:
         """Until our server, or one that we went to, reaches all leaders that we wait for."""
         began_at = time.monotonic()
-        while (num_here := await self._num_here()) < len(self._suspected):
-            if not self._verdict.is_cut_off:
-                log.warning("nats_stores_nothing", url=_name(self._nc.connected_url))
-            self._verdict.is_cut_off = True
-            await self._maybe_move(num_here, began_at)
+        while True:
+            pace = OwnPace(self._nc)
+            async with pace.measured():
+                num_here = await self._num_here()
+            if num_here >= len(self._suspected):
+                break
+            if not pace.is_slow:  # else a new connection would make it slower
+                if not self._verdict.is_cut_off:
+                    log.warning("nats_stores_nothing", url=_name(self._nc.connected_url))
+                self._verdict.is_cut_off = True
+                await self._maybe_move(num_here, began_at)
             self._abort_stuck()
             await asyncio.sleep(random.uniform(*_AGAIN_S))
         if self._verdict.is_cut_off:

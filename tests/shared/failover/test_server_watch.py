@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
+from shared.failover.server_watch import OwnPace
+from shared.nats_client.prompt_client import prompt
 from shared.storage.stream_quorum import has_quorum
 from tests.detok.scripted import eventually
 from tests.nats_cluster import ClusteredServer
@@ -202,3 +205,27 @@ async def test_a_dead_link_full_of_unsent_bytes_is_left(tmp_path: Path) -> None:
     finally:
         first.kill()
         second.kill()
+
+
+@pytest.mark.parametrize("what", ["quiet", "late loop", "backlog", "stopped server"])
+async def test_who_is_slow_does_not_blame_the_server(nats_server: NatsServer, what: str) -> None:
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "asker") as cluster:
+        nc, pace = cluster.nc, OwnPace(cluster.nc)
+        if what == "stopped server":
+            nats_server.pause()
+        async with pace.measured():
+            if what == "backlog":
+                await nc.subscribe("backlog", cb=_slow_reader)
+                for _ in range(20):
+                    await nc.publish("backlog", b"x")
+            await asyncio.sleep(0.1)
+            if what == "late loop":
+                time.sleep(0.3)  # noqa: ASYNC251 - as with thousands of requests in one turn
+            await asyncio.sleep(0.5)
+        nats_server.resume()
+        assert pace.is_slow == (what in ("late loop", "backlog"))
+
+
+@prompt
+async def _slow_reader(_: Msg) -> None:
+    await asyncio.sleep(0.05)
