@@ -20,7 +20,6 @@ from shared.errors import (
 )
 
 MAX_HEAD_BYTES = 64 * 1024
-_MAX_SERVED = 8192  # with 9,000 streams that begin at once roles take each other for dead
 _MAX_SURPLUS = 2048
 _STREAM_BYTES = 64 * 1024  # of the frontend's memory, an open stream and its connection
 _LINGER_S = 2.0  # of reading on, after a refusal
@@ -51,7 +50,7 @@ class ConnectionRoom:
         """Of so many files, some are for other things; half of the memory may be for streams."""
         num_spare = min(_MAX_SURPLUS, num_files // 8)
         num_served = min(num_files - 2 * num_spare, num_bytes // 2 // _STREAM_BYTES)
-        return cls(min(max(1, num_served), _MAX_SERVED), num_spare)
+        return cls(max(1, num_served), num_spare)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -86,7 +85,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._is_surplus = self._num_surplus > 0
         if self._num_surplus > self._room.num_surplus:
-            self._refuse(_no_room())
+            self._refuse(self._no_room())
         else:
             self._start_timer()
 
@@ -99,7 +98,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._is_new_request(data):
             self._is_surplus = self._is_surplus and self._num_surplus > 0
-            refusal = _no_room() if self._is_surplus else self._overload()
+            refusal = self._no_room() if self._is_surplus else self._overload()
             if refusal is not None:
                 self._refuse(refusal)
                 return
@@ -119,6 +118,12 @@ class GuardedProtocol(HttpToolsProtocol):
     def _num_surplus(self) -> int:
         """Connections that there is no room for; negative: room that is left."""
         return len(self.connections) - self._room.num_served
+
+    def _no_room(self) -> ServiceUnavailable:
+        return ServiceUnavailable(
+            f"This frontend serves no more than {self._room.num_served} connections at a time, as "
+            "its open files and half of its memory allow."
+        )
 
     def _is_new_request(self, data: bytes) -> bool:
         """Whether this begins what may cost something; looked at before anything is parsed."""
@@ -179,10 +184,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._start_timer()  # the answer before it still goes out
             return
         self._refuse(RequestTimeout(f"The head was not whole after {self._head_timeout_s:g} s."))
-
-
-def _no_room() -> ServiceUnavailable:
-    return ServiceUnavailable("This frontend has no room for more connections.")
 
 
 def _too_large() -> HeadersTooLarge:

@@ -148,8 +148,8 @@ async def test_connections_are_bounded(stack: Stack, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("num_files", "num_bytes", "room"),
     [
-        (20_000, 1 << 40, ConnectionRoom(8192, 2048)),
-        (20_000, 1 << 29, ConnectionRoom(4096, 2048)),
+        (20_000, 1 << 40, ConnectionRoom(15_904, 2048)),
+        (20_000, 1 << 30, ConnectionRoom(8192, 2048)),
         (1024, 1 << 30, ConnectionRoom(768, 128)),
         (1024, 0, ConnectionRoom(1, 128)),
     ],
