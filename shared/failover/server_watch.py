@@ -34,8 +34,9 @@ _AGAIN_S = (0.3, 0.8)  # between two looks while nothing is stored
 _LOOK_S = 1.0
 _HEARD_S = 3.0  # leaders hear their followers each second
 _TICK_S = 0.05
-_LATE_S = 0.1  # a loop or an echo that comes so late makes answers late
+_LATE_S = 0.3  # a loop or an echo that comes so late makes answers late
 _HELD_UP_S = 0.3  # an echo that is not there, while others have come, is behind them
+_LOOKS = 2  # in a row, before it is said
 
 log = get_logger(__name__)
 
@@ -182,7 +183,7 @@ class ServerWatch:
 
     async def _judge(self) -> None:
         """Until our server, or one that we went to, reaches all leaders that we wait for."""
-        began_at = time.monotonic()
+        began_at, num_failed = time.monotonic(), 0
         while True:
             pace = OwnPace(self._nc)
             async with pace.measured():
@@ -190,9 +191,10 @@ class ServerWatch:
             if num_here >= len(self._suspected):
                 break
             if not pace.is_slow:  # else a new connection would make it slower
-                if not self._verdict.is_cut_off:
+                num_failed += 1
+                if num_failed == _LOOKS:
                     log.warning("nats_stores_nothing", url=_name(self._nc.connected_url))
-                self._verdict.is_cut_off = True
+                    self._verdict.is_cut_off = True
                 await self._maybe_move(num_here, began_at)
             self._abort_stuck()
             await asyncio.sleep(random.uniform(*_AGAIN_S))

@@ -43,6 +43,7 @@ class PromptClient(Client):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
+        self._pings_outstanding = 0  # a server that is heard lives: its answer is behind others
         subscription = self._subs.get(sid)
         callback = None if subscription is None else subscription._cb
         if subscription is None or callback is None or not getattr(callback, _MARK, False):

@@ -220,7 +220,7 @@ async def test_who_is_slow_does_not_blame_the_server(nats_server: NatsServer, wh
                     await nc.publish("backlog", b"x")
             await asyncio.sleep(0.1)
             if what == "late loop":
-                time.sleep(0.3)  # noqa: ASYNC251 - as with thousands of requests in one turn
+                time.sleep(0.5)  # noqa: ASYNC251 - as with thousands of requests in one turn
             await asyncio.sleep(0.5)
         nats_server.resume()
         assert pace.is_slow == (what in ("late loop", "backlog"))

@@ -69,6 +69,28 @@ async def test_an_error_of_a_callback_harms_no_other_message(nc: RoleClient) -> 
     assert [type(exc) for exc in errors] == [ValueError, ValueError]
 
 
+async def test_a_server_whose_messages_are_heard_slowly_is_not_taken_for_dead(
+    nc: RoleClient,
+) -> None:
+    heard: list[Msg] = []
+    done = asyncio.Event()
+
+    @prompt
+    async def on_message(message: Msg) -> None:
+        await asyncio.sleep(0.05)
+        heard.append(message)
+        if len(heard) == 60:
+            done.set()
+
+    nc.options["ping_interval"] = 0.1
+    await nc.subscribe("a", cb=on_message)
+    for _ in range(60):
+        await nc.publish("a", b"x")
+    async with asyncio.timeout(20):  # the first ping is sent after 1.5 s, when they wait
+        await done.wait()
+    assert nc.stats["reconnects"] == 0
+
+
 async def test_a_long_backlog_leaves_the_loop_to_others(nc: RoleClient) -> None:
     num_heard = num_turns = 0
     done = asyncio.Event()
