@@ -17,6 +17,7 @@ from shared.checkpoint.hub import is_hub_id
 from shared.checkpoint.model_files import ModelFiles, resolve_model, weight_files
 from shared.checkpoint.model_options import PLAIN, ModelOptions
 from shared.checkpoint.model_shape import why_no_weights
+from shared.checkpoint.recurrent_text import MAX_CONTEXT_LEN, is_endless
 from shared.errors import ConfigError
 from shared.gpu_driver import TorchBuild, visible_driver, why_not_cuda
 from shared.installation import install_command
@@ -94,6 +95,8 @@ def check_context(files: ModelFiles, wanted: int | None) -> None:
 
 def _stretched(files: ModelFiles, own: int) -> int | None:
     """How long a text may be with its rope; None when only the worker knows."""
+    if is_endless(files.config):
+        return MAX_CONTEXT_LEN
     text = files.config.get("text_config")
     config = text if isinstance(text, dict) else files.config
     rope = config.get("rope_parameters") or config.get("rope_scaling")

@@ -24,7 +24,7 @@ from shared.checkpoint.pooled_files import (
     score_card,
     yes_no_card,
 )
-from shared.checkpoint.recurrent_text import keeps_states
+from shared.checkpoint.recurrent_text import DEFAULT_CONTEXT_LEN, is_endless, keeps_states
 from shared.checkpoint.stored_format import (
     MadeFormat,
     made_format,
@@ -194,6 +194,8 @@ class ModelFiles:
         for key in _CONTEXT_KEYS:
             if isinstance(value := self._text_config.get(key), int):
                 return value
+        if is_endless(self.config):
+            return DEFAULT_CONTEXT_LEN
         raise ConfigError(f"{self.path}/config.json names no context length ({_CONTEXT_KEYS[0]})")
 
     @property

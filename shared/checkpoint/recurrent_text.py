@@ -12,11 +12,14 @@ RECURRENT_ARCHITECTURES = frozenset(
     {
         "BambaForCausalLM",
         "FalconH1ForCausalLM",
+        "FalconMambaForCausalLM",
         "GraniteMoeHybridForCausalLM",
         "JambaForCausalLM",
         "KimiLinearForCausalLM",
         "Lfm2ForCausalLM",
         "Lfm2MoeForCausalLM",
+        "Mamba2ForCausalLM",
+        "MambaForCausalLM",
         "NemotronHForCausalLM",
         "OlmoHybridForCausalLM",
         "Qwen3NextForCausalLM",
@@ -24,7 +27,16 @@ RECURRENT_ARCHITECTURES = frozenset(
         "Qwen3_5MoeForCausalLM",
     }
 )
+# All of whose layers are recurrent: nothing bounds the lengths of their texts.
+_ENDLESS_ARCHITECTURES = {"FalconMambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM"}
+DEFAULT_CONTEXT_LEN = 1 << 17  # of these, where nothing says more
+MAX_CONTEXT_LEN = 1 << 22
 _ATTENDING = {"attention", "full_attention"}
+
+
+def is_endless(config: dict[str, Any]) -> bool:
+    """By config.json: whether a text may be of any length."""
+    return not _ENDLESS_ARCHITECTURES.isdisjoint(config.get("architectures") or ())
 
 
 def keeps_states(config: dict[str, Any]) -> bool:

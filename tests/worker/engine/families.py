@@ -637,6 +637,21 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "norm_topk_prob": False,
         },
     ),
+    "mamba": (
+        "mamba",
+        {"expand": 3, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False},
+    ),
+    "mamba2": (
+        "mamba2",
+        {
+            "num_heads": 6,
+            "n_groups": 2,
+            "state_size": 20,
+            "use_bias": True,
+            "time_step_limit": [0.05, 2.0],
+        },
+    ),
+    "falcon_mamba": ("falcon_mamba", {"mixer_rms_eps": 0.01}),
     "nemotron_h": (
         "nemotron_h",
         NEMOTRON

@@ -10,6 +10,7 @@ from worker.engine_link.engine_config import EngineConfig
 
 MAX_DEFAULT_BYTES = 1 << 30
 DEFAULT_SHARE = 0.25  # of the available memory
+MAX_EMPTY_TOKENS = 1 << 22  # their books alone take some 40 bytes a token
 
 
 def num_kv_pages(config: EngineConfig, bytes_per_token: int) -> int:
@@ -23,6 +24,16 @@ def num_kv_pages(config: EngineConfig, bytes_per_token: int) -> int:
             f"the memory for keys and values does not hold one page of {config.page_size} tokens"
         )
     return num_pages
+
+
+def num_empty_pages(config: EngineConfig, max_running: int, max_context_len: int) -> int:
+    """Of a model that keeps no keys and values: the scheduler admits by them, and prefixes are
+    found by them. As configured, or for so many of the longest texts.
+    """
+    num_tokens = config.num_kv_tokens
+    if num_tokens is None:
+        num_tokens = min(MAX_EMPTY_TOKENS, max_running * (max_context_len + config.page_size))
+    return max(1, num_tokens // config.page_size)
 
 
 def _kv_bytes(config: EngineConfig) -> int:

@@ -63,6 +63,8 @@ class TorchAttentionBackend:
 
     def plan(self, batch: ForwardBatch) -> None:
         """Once a step, before the first layer."""
+        if not self._layers:
+            return
         page_size = self._pool.page_size
         page, offset = batch.out_loc // page_size, batch.out_loc % page_size
         self._write_idx = {

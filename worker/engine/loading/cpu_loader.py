@@ -10,7 +10,7 @@ import torch
 from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
 from shared.protocol.role_cards import LOAD_WEIGHTS
-from worker.engine.cache.page_allocator import num_kv_pages
+from worker.engine.cache.page_allocator import num_empty_pages, num_kv_pages
 from worker.engine.cache.state_snapshots import num_snapshots
 from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
@@ -204,10 +204,13 @@ class CpuLoader:
 
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """In what the weights have left of the memory."""
-        layers = setup.config.attention_layers
-        kv_dtype = kv_cache_dtype(self._site.config.kv_dtype, setup.dtype)
-        layout = KVLayout.of(layers, kv_dtype, self._site.config.page_size)
-        return KVCachePool(layout, num_kv_pages(self._site.config, layout.bytes_per_token))
+        layers, config = setup.config.attention_layers, self._site.config
+        kv_dtype = kv_cache_dtype(config.kv_dtype, setup.dtype)
+        layout = KVLayout.of(layers, kv_dtype, config.page_size)
+        if not layers:
+            max_running = self._site.step.max_running
+            return KVCachePool(layout, num_empty_pages(config, max_running, setup.max_context_len))
+        return KVCachePool(layout, num_kv_pages(config, layout.bytes_per_token))
 
 
 def _num_told_values(model: ModelConfig) -> int:

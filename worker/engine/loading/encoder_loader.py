@@ -8,6 +8,7 @@ import torch
 
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from shared.protocol.sampling import PoolingKind, PoolingParams
+from worker.engine.cache.page_allocator import num_empty_pages
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.device.gpu_card import gpu_card
 from worker.engine.device.gpu_memory import memory_for
@@ -64,8 +65,6 @@ class EncoderLoader:
 
     def _make_pool(self, setup: ModelSetup) -> KVCachePool:
         """Slots without anything in them: the scheduler admits by them."""
-        page_size, num_tokens = self._site.config.page_size, self._site.config.num_kv_tokens
-        if num_tokens is None:
-            num_tokens = self._site.step.max_running * (setup.max_context_len + page_size)
-        layout = KVLayout.of((), setup.dtype, page_size)
-        return KVCachePool(layout, max(1, num_tokens // page_size))
+        config, max_running = self._site.config, self._site.step.max_running
+        layout = KVLayout.of((), setup.dtype, config.page_size)
+        return KVCachePool(layout, num_empty_pages(config, max_running, setup.max_context_len))

@@ -37,7 +37,10 @@ def check_memory(
     available = available_memory_bytes()
     if num_weight_bytes + kv_bytes + state_bytes <= available:
         return
-    num_kv_tokens = kv_bytes // max(1, kv_bytes_per_token)  # an encoder has none
+    kept_tokens = ""
+    if kv_bytes_per_token:
+        num_kv_tokens = kv_bytes // kv_bytes_per_token
+        kept_tokens = f", keys and values {_gib(kv_bytes)} ({num_kv_tokens} tokens)"
     has_codes = in_codes and any(bits is not None for _, bits in _coded_values(model))
     coded = "experts" if model.num_expert_values else "projections"
     kept = f", its {coded} in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
@@ -48,9 +51,8 @@ def check_memory(
         states = f", recurrent states {_gib(state_bytes)} (max_running={max_running}{told})"
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
-        f"billion parameters take {_gib(num_weight_bytes)}{kept}, keys and values "
-        f"{_gib(kv_bytes)} ({num_kv_tokens} tokens){states}, and {_gib(available)} are "
-        f"available{stored}"
+        f"billion parameters take {_gib(num_weight_bytes)}{kept}{kept_tokens}{states}, "
+        f"and {_gib(available)} are available{stored}"
     )
 
 

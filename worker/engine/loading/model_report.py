@@ -116,12 +116,13 @@ def report_on_gpu(
 
 def _need(model: ModelConfig, dtype: torch.dtype, usable_bytes: int, num_weight_bytes: int) -> str:
     kv_bytes = model.kv_bytes_per_token(dtype)
+    token = f", a token of the cache {kv_bytes / 1024:.1f} KiB" if kv_bytes else ""
     state = ""
     if model.state_bytes:
         state = f", a state (of a request, or kept for others) {model.state_bytes / 1024:.1f} KiB"
     return (
-        f"weights take {num_weight_bytes / (1 << 30):.2f} GiB, a token of the cache "
-        f"{kv_bytes / 1024:.1f} KiB{state}; {usable_bytes / (1 << 30):.2f} GiB are available"
+        f"weights take {num_weight_bytes / (1 << 30):.2f} GiB{token}{state}; "
+        f"{usable_bytes / (1 << 30):.2f} GiB are available"
     )
 
 

@@ -18,6 +18,11 @@ def check_on_gpu(model: ModelConfig) -> None:
 
 def check_on_cpu(config: EngineConfig, model: ModelConfig) -> None:
     """Raises ConfigError."""
+    if model.state_layers and not model.attention_layers and config.kv_memory_bytes is not None:
+        raise ConfigError(
+            f"kv_memory_bytes={config.kv_memory_bytes} is not possible with {model.architecture}: "
+            "it keeps no keys and values; leave it out"
+        )
     if model.state_layers and config.speculate != "off":
         raise ConfigError(
             f"speculate={config.speculate} is not possible with {model.architecture}: the state of "
@@ -27,9 +32,8 @@ def check_on_cpu(config: EngineConfig, model: ModelConfig) -> None:
 
 def remark(model: ModelConfig, num_snapshots: int) -> str:
     """What the operator of such a model should know."""
-    state = (
-        f"a request keeps {model.state_bytes / 1024:.1f} KiB of state beside its keys and values"
-    )
+    beside = " beside its keys" if model.attention_layers else ", but no keys"
+    state = f"a request keeps {model.state_bytes / 1024:.1f} KiB of state{beside} and values"
     if not num_snapshots:
         return f"{state}; no prefix is cached, for there is no room for states at page borders"
     num_bytes = num_snapshots * model.state_bytes

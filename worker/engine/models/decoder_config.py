@@ -412,18 +412,14 @@ def with_experts(
 
 
 def with_recurrent_layers(
-    config: ConfigFile,
     model: DecoderConfig,
     recurrent: Sequence[RecurrentConfig | None],
     attends: Sequence[bool] | None = None,
 ) -> DecoderConfig:
-    """`model`, all of whose layers attend, with these in the place of some; with `attends`, beside
-    those that go on to attend. Raises ConfigError where none would be left: then there are no pages
-    to serve from.
+    """`model`, all of whose layers attend, with these in the place of some, or of all; with
+    `attends`, beside those that go on to attend.
     """
     attends = [each is None for each in recurrent] if attends is None else attends
-    if not any(attends):
-        raise ConfigError(f"{config.path}: no layer attends: not supported")
     if not any(recurrent):
         return model
     return _counted(

@@ -104,11 +104,14 @@ class ConfigFile:
         `num_kv_heads` of them, whatever else the file says.
         """
         num_heads = self.integer("num_attention_heads")
-        sizes = {
-            "head_dim": self.integer("hidden_size") // num_heads,
-            "num_key_value_heads": num_kv_heads or num_heads,
-        }
-        return ConfigFile(self.path, {**self._values, **sizes})
+        return self.replaced(
+            head_dim=self.integer("hidden_size") // num_heads,
+            num_key_value_heads=num_kv_heads or num_heads,
+        )
+
+    def replaced(self, **values: Any) -> ConfigFile:
+        """With these, whatever the file says."""
+        return ConfigFile(self.path, {**self._values, **values})
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self.get(name, default)

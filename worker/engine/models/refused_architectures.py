@@ -39,9 +39,9 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
     ),
     RECURRENT: (
-        *("BailingHybridForCausalLM", "FalconMambaForCausalLM", "Inkling2ForCausalLM"),
+        *("BailingHybridForCausalLM", "Inkling2ForCausalLM"),
         *("InklingForCausalLM",),
-        *("Lfm3ForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "MiniMaxForCausalLM"),
+        *("Lfm3ForCausalLM", "MiniMaxForCausalLM"),
         "Qwen4ExpForCausalLM",
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
         *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),

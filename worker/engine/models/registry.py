@@ -78,6 +78,7 @@ from worker.engine.models.families.olmoe import flex_olmo_config, olmoe_config
 from worker.engine.models.families.opt import biogpt_config, opt_config
 from worker.engine.models.families.phi import phi_config
 from worker.engine.models.families.phi3 import phi3_config
+from worker.engine.models.families.pure_mamba import mamba1_config, mamba2_config
 from worker.engine.models.families.qwen import qwen2_config, qwen3_config
 from worker.engine.models.families.qwen3_5 import (
     qwen3_5_config,
@@ -185,11 +186,14 @@ _MIXTURES: dict[str, ReadConfig] = {
 _RECURRENT: dict[str, ReadConfig] = {
     "BambaForCausalLM": bamba_config,
     "FalconH1ForCausalLM": falcon_h1_config,
+    "FalconMambaForCausalLM": mamba1_config,
     "GraniteMoeHybridForCausalLM": granite_hybrid_config,
     "JambaForCausalLM": jamba_config,
     "KimiLinearForCausalLM": kimi_linear_config,
     "Lfm2ForCausalLM": lfm2_config,
     "Lfm2MoeForCausalLM": lfm2_moe_config,
+    "Mamba2ForCausalLM": mamba2_config,
+    "MambaForCausalLM": mamba1_config,
     "NemotronHForCausalLM": nemotron_h_config,
     "OlmoHybridForCausalLM": olmo_hybrid_config,
     "Qwen3NextForCausalLM": qwen3_next_config,

@@ -11,7 +11,11 @@ import pytest
 import torch
 
 from shared.checkpoint.model_files import ModelFiles
-from shared.checkpoint.recurrent_text import RECURRENT_ARCHITECTURES, keeps_states
+from shared.checkpoint.recurrent_text import (
+    DEFAULT_CONTEXT_LEN,
+    RECURRENT_ARCHITECTURES,
+    keeps_states,
+)
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 from shared.protocol.finish import FinishReason
@@ -156,6 +160,35 @@ def test_states_count_as_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         check_memory(
             dataclasses.replace(config, state_snapshots=1 << 20), model, torch.float32, 2048
         )
+
+
+def test_without_keys_and_values_tokens_take_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are counted all the same: requests and prefixes are told by them."""
+    model_type, overrides = RECURRENT["mamba2"]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    rig = Rig(path, num_kv_tokens=None, max_running=2)
+    prompt = random_prompt(200, seed=3)
+    for run_id in (1, 2):
+        rig.run(make_add(run_id, prompt, max_tokens=4, ignore_eos=True))
+    load = rig.channel.steps[-1].load
+    assert load.num_kv_tokens == load.num_free_tokens == 2 * (512 + 16)
+    assert (load.num_prefix_hits, load.num_preemptions) == (192, 0)
+    ready = next(event for event in rig.channel.events if isinstance(event, EngineReady))
+    assert re.match(r"a request keeps [\d.]+ KiB of state, but no keys and values;", ready.remark)
+    with pytest.raises(ConfigError, match="kv_memory_bytes=4096 is not possible with Mamba2"):
+        Rig(path, num_kv_tokens=None, kv_memory_bytes=4096)
+    need = report_on(path).need
+    assert re.fullmatch(r"weights take .* GiB, a state .* KiB; .* GiB are available", need)
+    monkeypatch.setattr(memory_check, "available_memory_bytes", lambda: 1 << 10)
+    with pytest.raises(ConfigError, match=r"take 0.00 GiB in float32, recurrent states 0.00 GiB"):
+        check_memory(EngineConfig(), read_model_config(path), torch.float32, 2048)
+    values = json.loads((path / "config.json").read_text())
+    del values["max_position_embeddings"]
+    (path / "config.json").write_text(json.dumps(values))
+    assert read_model_config(path).max_context_len == DEFAULT_CONTEXT_LEN
+    assert ModelFiles.read(path).max_context_len == DEFAULT_CONTEXT_LEN
 
 
 def test_the_card_knows_who_keeps_states(path: Path) -> None:

@@ -186,6 +186,7 @@ KINDS_OF_LAYERS = {
     "falcon_h1 biases",
     "jamba",
     "kimi_linear groups",
+    "mamba2",
     "nemotron_h latent",
     "olmo_hybrid",
     "qwen3_5 moe",
@@ -266,6 +267,7 @@ def test_latents_as_long_as_deepseeks_on_two_threads(
 # One for each kind of recurrent layer: what is around them is in the test of every family.
 KINDS_OF_STATES = (
     "bamba biases",
+    "falcon_mamba",
     "falcon_h1 norm",
     "jamba biases",
     "kimi_linear groups",

@@ -221,6 +221,9 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "jamba biases": [{"rms_norm_eps": 0.1}],
     "kimi_linear": [{"routed_scaling_factor": 1.0}, {"num_experts_per_token": 2}],
     "kimi_linear groups": [{"moe_renormalize": True}, {"num_expert_group": 1, "topk_group": 1}],
+    "mamba": [{"layer_norm_epsilon": 0.1}],
+    "mamba2": [{"layer_norm_epsilon": 0.1}, {"time_step_limit": [0.0, 1e9]}],
+    "falcon_mamba": [{"mixer_rms_eps": 1.0}],
     "nemotron_h": [{"time_step_min": 0.001}, {"mlp_hidden_act": "silu"}],
     "nemotron_h moe": [
         {"norm_topk_prob": False},

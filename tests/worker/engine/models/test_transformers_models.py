@@ -66,12 +66,11 @@ def test_the_documents_list_what_the_tests_prove() -> None:
 @pytest.mark.parametrize(
     ("model_type", "architecture", "values", "sentence"),
     [
-        ("mamba", "MambaForCausalLM", {}, "recurrent or convolutional layers"),
+        ("rwkv", "RwkvForCausalLM", {}, "recurrent or convolutional layers"),
         ("falcon", "FalconForCausalLM", {}, "computed in its own code"),
         ("gptj", "GPTJForCausalLM", {}, "computed in its own code"),
         ("mpt", "MptForCausalLM", {}, "computed in its own code"),
         ("musicgen", "MusicgenForCausalLM", {}, "reads or writes sound"),
-        ("lfm2", "Lfm2ForCausalLM", {"full_attn_idxs": []}, "no layer attends"),
         (
             "granitemoehybrid",
             "GraniteMoeHybridForCausalLM",
@@ -87,12 +86,6 @@ def test_the_documents_list_what_the_tests_prove() -> None:
             "FalconH1ForCausalLM",
             {"mlp_multipliers": [1.0, 0.0]},
             r"'mlp_multipliers' must be 2 positive numbers, not \[1.0, 0.0\]",
-        ),
-        (
-            "nemotron_h",
-            "NemotronHForCausalLM",
-            {"layers_block_type": ["linear_attention", "mlp"]},
-            "no layer attends",
         ),
         (
             "nemotron_h",

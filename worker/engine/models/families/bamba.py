@@ -43,7 +43,6 @@ def bamba_config(
     mamba = mamba_config(config, model.hidden_size)
     attending = _attending(config, model.num_layers)
     return with_recurrent_layers(
-        config,
         model,
         [None if layer_id in attending else mamba for layer_id in range(model.num_layers)],
     )

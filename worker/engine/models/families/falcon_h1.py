@@ -55,7 +55,7 @@ def falcon_h1_config(
         weight_scales=_weight_scales(config, model, mamba),
     )
     layers = range(model.num_layers)
-    return with_recurrent_layers(config, model, [mamba for _ in layers], [True for _ in layers])
+    return with_recurrent_layers(model, [mamba for _ in layers], [True for _ in layers])
 
 
 def _norm(config: ConfigFile) -> Literal["gated", "before gates", "none"]:

@@ -58,7 +58,7 @@ def granite_hybrid_config(
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
     mamba = mamba_config(config, model.hidden_size)
     recurrent = [None if each else mamba for each in attends]
-    model = with_recurrent_layers(config, model, recurrent)
+    model = with_recurrent_layers(model, recurrent)
     num_experts = config.integer("num_local_experts", 0, least=0)
     if not num_experts:
         return model

@@ -50,7 +50,7 @@ def jamba_config(
         norm_eps=config.number("rms_norm_eps", 1e-6),
     )
     attends = _each(config, "attn_layer", model.num_layers)
-    model = with_recurrent_layers(config, model, [None if each else mamba for each in attends])
+    model = with_recurrent_layers(model, [None if each else mamba for each in attends])
     num_experts = config.integer("num_experts")
     if num_experts == 1:
         return model

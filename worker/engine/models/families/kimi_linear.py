@@ -45,4 +45,4 @@ def kimi_linear_config(
         norm_eps=config.number("rms_norm_eps"),
     )
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
-    return with_recurrent_layers(config, model, [None if each else delta_net for each in attends])
+    return with_recurrent_layers(model, [None if each else delta_net for each in attends])

@@ -83,7 +83,7 @@ def _with_convolutions(
         has_bias=config.boolean("conv_bias", default=False),
     )
     attends = layers_that_attend(config, model.num_layers, "conv")
-    return with_recurrent_layers(config, model, [None if each else convolution for each in attends])
+    return with_recurrent_layers(model, [None if each else convolution for each in attends])
 
 
 def _intermediate_size(config: ConfigFile) -> int:

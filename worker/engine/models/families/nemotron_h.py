@@ -18,7 +18,7 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.recurrent.recurrent_config import MambaConfig
 
 _KINDS = ("linear_attention", "full_attention", "mlp", "moe")
-_STORED_NAMES = (
+STORED_NAMES = (
     ("model.norm.", "model.norm_f."),
     ("model.embed_tokens.", "model.embeddings."),
     (".recurrent.", ".mixer."),
@@ -52,11 +52,10 @@ def nemotron_h_config(
         norm_places=NormPlaces(before_attention="norm", before_mlp=None),
         layer_ropes=(None,) * len(kinds),
         has_mlp=tuple(kind in ("mlp", "moe") for kind in kinds),
-        stored_names=_STORED_NAMES,
+        stored_names=STORED_NAMES,
     )
     mamba = _mamba(config, model.hidden_size, eps)
     model = with_recurrent_layers(
-        config,
         model,
         [mamba if kind == "linear_attention" else None for kind in kinds],
         [kind == "full_attention" for kind in kinds],

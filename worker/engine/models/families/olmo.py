@@ -80,7 +80,7 @@ def olmo_hybrid_config(
         max_rate=2.0 if turns else 1.0,
     )
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
-    return with_recurrent_layers(config, model, [None if each else delta_net for each in attends])
+    return with_recurrent_layers(model, [None if each else delta_net for each in attends])
 
 
 def _olmo(

@@ -77,7 +77,6 @@ def _with_delta_nets(
         raise NotFused(f"{config.path}: all its layers attend, by gates")
     delta_net = replace(delta_net_config(config, model.hidden_size, eps), stored=stored)
     return with_recurrent_layers(
-        config,
         replace(
             model,
             has_attention_gate=True,

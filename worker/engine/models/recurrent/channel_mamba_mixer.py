@@ -1,4 +1,4 @@
-"""Mamba 1's layers, as Jamba has them."""
+"""Mamba 1's layers."""
 
 from __future__ import annotations
 
@@ -45,10 +45,13 @@ class ChannelMambaMixer:
             read("conv1d.bias", num_channels) if config.has_conv_bias else None,
         )
         self._inner = linears.make(read("x_proj.weight", rank + 2 * state_size, num_channels), None)
-        self._norms = tuple(
-            read(f"{name}_layernorm.weight", length).float()
-            for name, length in (("dt", rank), ("b", state_size), ("c", state_size))
-        )
+        self._inner_sizes = [rank, state_size, state_size]
+        self._norms: list[torch.Tensor | None] = [None] * len(self._inner_sizes)
+        if config.norm == "weighted":
+            self._norms = [
+                read(f"{name}_layernorm.weight", length).float()
+                for name, length in zip(("dt", "b", "c"), self._inner_sizes, strict=True)
+            ]
         self._times = linears.make(read("dt_proj.weight", num_channels, rank), None)
         self._time_bias = read("dt_proj.bias", num_channels).float()
         self._rates = -torch.exp(read("A_log", num_channels, state_size).float())
@@ -81,9 +84,11 @@ class ChannelMambaMixer:
 
     def _normed(self, inner: torch.Tensor) -> list[torch.Tensor]:
         """What times are made of, then vectors to write by and to read by, in float32."""
-        parts = torch.split(inner.float(), [len(weight) for weight in self._norms], dim=-1)
+        parts = list(torch.split(inner.float(), self._inner_sizes, dim=-1))
+        if self._config.norm == "none":
+            return parts
         eps = self._config.norm_eps
         return [
-            functional.rms_norm(part, part.shape[-1:], None, eps) * weight
+            functional.rms_norm(part, part.shape[-1:], weight, eps)
             for part, weight in zip(parts, self._norms, strict=True)
         ]

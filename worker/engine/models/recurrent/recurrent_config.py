@@ -72,7 +72,7 @@ class MambaConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelMambaConfig:
-    """Mamba 1's, with Jamba's norms: a convolution, then channels that each keep a vector."""
+    """Mamba 1's: a convolution, then channels that each keep a vector."""
 
     hidden_size: int
     num_channels: int
@@ -81,6 +81,8 @@ class ChannelMambaConfig:
     kernel_size: int
     has_conv_bias: bool
     has_projection_bias: bool
+    # Of what times are made of, and of vectors to write by and to read by. bare: without weights.
+    norm: Literal["weighted", "bare", "none"] = "weighted"
     norm_eps: float
 
     @property
