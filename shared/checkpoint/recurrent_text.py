@@ -20,11 +20,13 @@ RECURRENT_ARCHITECTURES = frozenset(
         "Lfm2MoeForCausalLM",
         "Mamba2ForCausalLM",
         "MambaForCausalLM",
+        "MiniMaxForCausalLM",
         "NemotronHForCausalLM",
         "OlmoHybridForCausalLM",
         "Qwen3NextForCausalLM",
         "Qwen3_5ForCausalLM",
         "Qwen3_5MoeForCausalLM",
+        "Zamba2ForCausalLM",
     }
 )
 # All of whose layers are recurrent: nothing bounds the lengths of their texts.

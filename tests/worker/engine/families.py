@@ -378,6 +378,15 @@ FALCON = {
     "ssm_out_multiplier": 1.4,
     "ssm_multipliers": [0.6, 0.4, 2.2, 1.5, 0.7],
 }
+ZAMBA = {
+    "num_hidden_layers": 4,
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
+    "n_mamba_heads": 6,
+    "mamba_ngroups": 2,
+    "mamba_d_state": 12,
+    "adapter_rank": 5,
+    "initializer_range": 0.1,  # streams that no norm bounds round more
+}
 NEMOTRON = {
     "mamba_num_heads": 12,
     "mamba_head_dim": 8,
@@ -635,6 +644,35 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "n_group": 4,
             "topk_group": 2,
             "norm_topk_prob": False,
+        },
+    ),
+    "zamba2": (
+        "zamba2",
+        ZAMBA
+        | {
+            "num_key_value_heads": 6,
+            "num_mem_blocks": 2,
+            "use_shared_attention_adapter": True,
+            "use_mem_rope": True,
+            "time_step_min": 0.3,
+        },
+    ),
+    "zamba2 biases": ("zamba2", ZAMBA | {"add_bias_linear": True}),
+    "minimax": (
+        "minimax",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 24,
+            "block_size": 32,
+            "full_attn_alpha_factor": 1.7,
+            "full_attn_beta_factor": 0.6,
+            "linear_attn_alpha_factor": 2.3,
+            "linear_attn_beta_factor": 1.4,
+            "mlp_alpha_factor": 3.5,
+            "mlp_beta_factor": 0.8,
         },
     ),
     "mamba": (

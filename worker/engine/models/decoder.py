@@ -31,6 +31,7 @@ from worker.engine.models.model import ModelInput
 from worker.engine.models.model_lora import OUTPUT, QKV, decoder_projections
 from worker.engine.models.norms import FloatNorm, HeadNorm, NoNorm, Norm, NormWeights, RmsNorm
 from worker.engine.models.recurrent.recurrent_mixer import make_recurrent_mixer
+from worker.engine.models.shared_block import Layer, put_in_shared_blocks
 
 
 class DecoderModel:
@@ -59,7 +60,7 @@ class DecoderModel:
             rounded = torch.tensor(config.embedding_scale, dtype=self._embeddings.dtype)
             self._embedding_scale = float(rounded)
         self._layers = [
-            make_layer(config, weights.layer(layer_id), mixer, mlp, ops)
+            make_layer(config, weights.layer(layer_id), mixer, mlp, ops, layer_id)
             for layer_id, (mixer, mlp) in enumerate(
                 zip(
                     make_mixers(config, weights, ops),
@@ -68,6 +69,10 @@ class DecoderModel:
                 )
             )
         ]
+        if config.shared_blocks is not None:
+            put_in_shared_blocks(
+                config, config.shared_blocks, self._layers, self._embeddings, weights.reader, ops
+            )
         self._inputs: LayerInputs | None = None
         if config.layer_inputs is not None:
             self._inputs = LayerInputs(config, config.layer_inputs, weights.reader, ops)
@@ -198,18 +203,6 @@ class JoinedMixers:
         return sum(others, first)
 
 
-class Layer(Protocol):
-    """What it adds is given on, for the next norm to add."""
-
-    def forward(
-        self,
-        delta: torch.Tensor,  # [num_tokens, hidden_size], of the layer before
-        residual: torch.Tensor,  # the same shape: the sum without it
-        batch: ModelInput,
-        attention: AttentionBackend,
-    ) -> tuple[torch.Tensor, torch.Tensor]: ...
-
-
 class SingleLayer:
     """A mixer or an MLP alone."""
 
@@ -242,8 +235,10 @@ class DecoderLayer:
         mixer: Mixer,
         mlp: Mlp,
         ops: LayerOps,
+        kept_inputs: tuple[float, float] | None = None,  # None: beside both stays the stream
     ) -> None:
         self._config = config
+        self._kept_inputs = kept_inputs
         self._before_attention = make_norm(config, weights.before_attention, ops)
         self._mixer = mixer
         self._after_attention = make_norm(config, weights.after_attention, ops)
@@ -260,12 +255,16 @@ class DecoderLayer:
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x, residual = self._before_attention.of_sum(delta, residual)
+        if self._kept_inputs is not None:
+            residual = x * self._kept_inputs[0]
         attended = self._mixer.forward(x, batch, attention)
         if self._config.is_parallel:
             if self._has_own_norm:
                 x = self._before_mlp.of(residual)
             return attended + self._mlp.forward(x, batch), residual
         x, residual = self._before_mlp.of_sum(self._after_attention.of(attended), residual)
+        if self._kept_inputs is not None:
+            residual = x * self._kept_inputs[1]
         return self._after_mlp.of(self._mlp.forward(x, batch)), residual
 
 
@@ -275,11 +274,13 @@ def make_layer(
     mixer: Mixer | None,
     mlp: Mlp | None,
     ops: LayerOps,
+    layer_id: int,
 ) -> Layer:
     """With a mixer, an MLP, or both."""
     if mixer is None or mlp is None:
         return SingleLayer(make_norm(config, weights.before_attention, ops), mixer, mlp)
-    return DecoderLayer(config, weights, mixer, mlp, ops)
+    kept_inputs = config.kept_inputs[layer_id] if config.kept_inputs else None
+    return DecoderLayer(config, weights, mixer, mlp, ops, kept_inputs)
 
 
 def make_mixers(
@@ -289,7 +290,7 @@ def make_mixers(
     state_ids = count()
     for layer_id, attention_id in enumerate(config.attention_ids):
         mixers: list[Mixer] = []
-        if attention_id is not None:
+        if attention_id is not None and config.shared_blocks is None:
             mixers.append(make_attention(config, weights, ops, layer_id, attention_id))
         recurrent = config.recurrent[layer_id] if config.recurrent else None
         if recurrent is not None:

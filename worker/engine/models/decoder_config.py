@@ -21,6 +21,7 @@ from worker.engine.models.layer_config import (
     NormConfig,
     NormPlaces,
     QueryGrowth,
+    SharedBlocksConfig,
 )
 from worker.engine.models.model_config import (
     ConfigFile,
@@ -76,6 +77,8 @@ class DecoderConfig(ModelConfig):
     norm: NormConfig
     norm_places: NormPlaces = LLAMA_PLACES
     attention_norm_places: NormPlaces | None = None  # of layers that attend; None: the same
+    # By layer: what stays beside mixer and MLP is what each is given, times these; (): the stream
+    kept_inputs: tuple[tuple[float, float], ...] = ()
     is_parallel: bool = False  # the MLP is given the stream that attention is given
     rope: RopeConfig  # in whose order heads are kept
     layer_ropes: tuple[RopeConfig | None, ...]  # None: the layer does not rotate
@@ -87,6 +90,7 @@ class DecoderConfig(ModelConfig):
     keys_are_values: tuple[bool, ...] = ()  # by layer that attends: before norm and rotation
     attends: tuple[bool, ...] = ()  # by layer; (): all do
     recurrent: tuple[RecurrentConfig | None, ...] = ()  # by layer; None, (): none keeps a state
+    shared_blocks: SharedBlocksConfig | None = None  # in which all attention is
     has_mlp: tuple[bool, ...] = ()  # by layer; (): all have; without, or with it alone: one norm
     latent: LatentConfig | None = None  # of the layers that attend; None: they keep heads
     head_norm: HeadNormConfig | None = None
@@ -137,10 +141,28 @@ class DecoderConfig(ModelConfig):
             and (not self.has_mlp or self.has_mlp[layer_id])
         ]
         recurrent_size = sum(each.num_projection_values for each in self.recurrent if each)
-        mixers_size = sum(map(self._attention_size, self.attention_layers)) + recurrent_size
+        attention_size = self._shared_size
+        if attention_size is None:
+            attention_size = sum(map(self._attention_size, self.attention_layers))
+        mixers_size = attention_size + recurrent_size
         inputs = self.layer_inputs
         inputs_size = 0 if inputs is None else 3 * self.num_layers * inputs.size * self.hidden_size
         return mixers_size + sum(dense_sizes) * mlp_size + experts_size + inputs_size
+
+    @property
+    def _shared_size(self) -> int | None:
+        """Of blocks that layers share, and what each layer adds to them."""
+        shared, size = self.shared_blocks, self.hidden_size
+        if shared is None:
+            return None
+        up_size = sum(shared.mlp.up_sizes(self.intermediate_size))
+        queries_size, keys_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        block_size = size * (3 * queries_size + 4 * keys_size + up_size + self.intermediate_size)
+        rank = shared.adapter_rank
+        own_size = size * size + rank * (size + up_size)
+        if shared.adapts_attention:
+            own_size += rank * (6 * size + queries_size + 2 * keys_size)
+        return shared.num_blocks * block_size + len(shared.layer_ids) * own_size
 
     def _attention_size(self, layer: AttentionLayer) -> int:
         if self.latent is not None:
@@ -226,6 +248,7 @@ class DecoderConfig(ModelConfig):
             "its gate of attention": self.has_attention_gate,
             "its kind of norm": not self.norm.is_plain,
             "its shapes of layers": self.has_several_shapes,
+            "its kept inputs of mixers": bool(self.kept_inputs),
             "its inputs of each layer": self.layer_inputs is not None or self.has_layer_scales,
             "its growth of queries": self.query_growth is not None,
             "its embeddings of positions": self.position_offset is not None,

@@ -146,6 +146,25 @@ class MlpConfig:
 LLAMA_MLP = MlpConfig()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBlocksConfig:
+    """Attention and an MLP that layers take in turn, each with an addend of low rank of its own.
+
+    They are given the stream and, beside it, the token's embedding.
+    """
+
+    num_blocks: int
+    layer_ids: tuple[int, ...]  # whose mixers are given what a block makes of the stream, too
+    adapter_rank: int
+    adapts_attention: bool  # queries, keys and values, not the MLP alone
+    mlp: MlpConfig
+    has_mlp_bias: bool
+
+    def block_of(self, turn: int) -> int:
+        """The layer that has its weights; `turn`: which of `layer_ids` takes it."""
+        return self.layer_ids[turn % self.num_blocks]
+
+
 class LayerMlp(NamedTuple):
     """What every token of a layer goes through: its MLP, or the shared one of its experts."""
 

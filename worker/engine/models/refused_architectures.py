@@ -41,10 +41,10 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     RECURRENT: (
         *("BailingHybridForCausalLM", "Inkling2ForCausalLM"),
         *("InklingForCausalLM",),
-        *("Lfm3ForCausalLM", "MiniMaxForCausalLM"),
+        *("Lfm3ForCausalLM"),
         "Qwen4ExpForCausalLM",
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
-        *("Zamba2ForCausalLM", "ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
+        *("ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),
     SELECTED: (
         *("AXK2ForCausalLM", "DeepseekV4ForCausalLM", "HYV4ForCausalLM"),

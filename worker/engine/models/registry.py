@@ -59,6 +59,7 @@ from worker.engine.models.families.latent import minicpm3_config, youtu_config
 from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.llama4 import llama4_config
+from worker.engine.models.families.minimax import minimax_config
 from worker.engine.models.families.mistral import (
     ministral3_config,
     ministral_config,
@@ -94,6 +95,7 @@ from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.families.smollm3 import smollm3_config
 from worker.engine.models.families.stablelm import stablelm_config
 from worker.engine.models.families.starcoder2 import starcoder2_config
+from worker.engine.models.families.zamba2 import zamba2_config
 from worker.engine.models.gguf_reader import GgufCodeBits, gguf_code_bits
 from worker.engine.models.model_config import (
     ConfigFile,
@@ -194,11 +196,13 @@ _RECURRENT: dict[str, ReadConfig] = {
     "Lfm2MoeForCausalLM": lfm2_moe_config,
     "Mamba2ForCausalLM": mamba2_config,
     "MambaForCausalLM": mamba1_config,
+    "MiniMaxForCausalLM": minimax_config,
     "NemotronHForCausalLM": nemotron_h_config,
     "OlmoHybridForCausalLM": olmo_hybrid_config,
     "Qwen3NextForCausalLM": qwen3_next_config,
     "Qwen3_5ForCausalLM": qwen3_5_config,
     "Qwen3_5MoeForCausalLM": qwen3_5_moe_config,
+    "Zamba2ForCausalLM": zamba2_config,
 }
 # And these, which keep a latent of each token: on CPUs alone, and nothing else computes them.
 _LATENT: dict[str, ReadConfig] = {

@@ -188,6 +188,7 @@ KINDS_OF_LAYERS = {
     "kimi_linear groups",
     "mamba2",
     "nemotron_h latent",
+    "zamba2",
     "olmo_hybrid",
     "qwen3_5 moe",
     "deepseek_v2 groups",
@@ -272,6 +273,7 @@ KINDS_OF_STATES = (
     "jamba biases",
     "kimi_linear groups",
     "lfm2",
+    "minimax",
     "qwen3_5 biases",
 )
 

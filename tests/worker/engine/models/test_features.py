@@ -53,7 +53,12 @@ from worker.engine.models.families import (
 from worker.engine.models.families.gemma2 import BOTH_SIDES
 from worker.engine.models.families.phi import HEAD_NORM as PHI_HEAD_NORM
 from worker.engine.models.latent import latent_mixer
-from worker.engine.models.layer_config import LLAMA_PLACES, HeadNormConfig, MlpConfig
+from worker.engine.models.layer_config import (
+    LLAMA_PLACES,
+    HeadNormConfig,
+    MlpConfig,
+    SharedBlocksConfig,
+)
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
 from worker.engine.models.rope_config import RopeConfig
@@ -221,6 +226,12 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "jamba biases": [{"rms_norm_eps": 0.1}],
     "kimi_linear": [{"routed_scaling_factor": 1.0}, {"num_experts_per_token": 2}],
     "kimi_linear groups": [{"moe_renormalize": True}, {"num_expert_group": 1, "topk_group": 1}],
+    "zamba2": [{"use_mem_rope": False}, {"time_step_min": 0.001}, {"hidden_act": "silu"}],
+    "minimax": [
+        {f"{layer}_{part}_factor": 1.0}
+        for layer in ("full_attn", "linear_attn", "mlp")
+        for part in ("alpha", "beta")
+    ],
     "mamba": [{"layer_norm_epsilon": 0.1}],
     "mamba2": [{"layer_norm_epsilon": 0.1}, {"time_step_limit": [0.0, 1e9]}],
     "falcon_mamba": [{"mixer_rms_eps": 1.0}],
@@ -458,6 +469,19 @@ def without_part(part: dict[str, Any]) -> Callable[..., DecoderConfig]:
         ("phi", {"has_head_bias": False}),
         ("phi norms", {"head_norm": replace(PHI_HEAD_NORM, has_bias=False)}),
         ("phi norms", {"head_norm": None}),
+        (
+            "zamba2",
+            {
+                "shared_blocks": SharedBlocksConfig(
+                    num_blocks=2,
+                    layer_ids=(1, 2, 3),
+                    adapter_rank=5,
+                    adapts_attention=False,
+                    mlp=MlpConfig(activation="gelu", up=("gate_up_proj",)),
+                    has_mlp_bias=False,
+                )
+            },
+        ),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
-_STORED_NAMES = (
+STORED_NAMES = (
     (".mlp.gate.e_score_correction_bias", ".mlp.e_score_correction_bias"),
     (".mlp.", ".block_sparse_moe."),
     (".gate_proj.", ".w1."),
@@ -31,7 +31,7 @@ def mixtral_config(
     window = config.optional_integer("sliding_window", None)
     windows = same_window(config, window)
     model = decoder_config(config, architecture, eos_token_ids, windows=windows)
-    return _with_experts(config, model, _experts(config))
+    return _with_experts(config, model, mixtral_experts(config))
 
 
 def minimax_m2_config(
@@ -42,11 +42,12 @@ def minimax_m2_config(
     windows = same_window(config, None)
     model = decoder_config(config, architecture, eos_token_ids, windows=windows, rope=rope)
     model = replace(model, head_norm=HeadNormConfig(scope="whole"))
-    experts = replace(_experts(config), scoring="sigmoid", has_correction=True)
+    experts = replace(mixtral_experts(config), scoring="sigmoid", has_correction=True)
     return _with_experts(config, model, experts)
 
 
-def _experts(config: ConfigFile) -> ExpertsConfig:
+def mixtral_experts(config: ConfigFile) -> ExpertsConfig:
+    """Raises ConfigError."""
     return ExpertsConfig(
         num_experts=config.integer("num_local_experts"),
         num_chosen=config.integer("num_experts_per_tok"),
@@ -60,5 +61,5 @@ def _experts(config: ConfigFile) -> ExpertsConfig:
 def _with_experts(
     config: ConfigFile, model: DecoderConfig, experts: ExpertsConfig
 ) -> DecoderConfig:
-    model = replace(model, stored_names=_STORED_NAMES)
+    model = replace(model, stored_names=STORED_NAMES)
     return with_experts(config, model, experts, [True] * model.num_layers)

@@ -166,8 +166,36 @@ class KimiDeltaConfig:
         return self.hidden_size * outer_size + 2 * self.head_dim * self.num_values
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightningConfig:
+    """MiniMax's: heads that each keep what values belong to which keys, and forget it at a rate."""
+
+    hidden_size: int
+    num_heads: int
+    head_dim: int  # of keys, and of values
+    slope_scale: float  # by which all heads of the layer forget faster
+
+    @property
+    def num_values(self) -> int:
+        """Of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def state_layer(self) -> StateLayer:
+        return StateLayer(((self.num_heads, self.head_dim, self.head_dim),))
+
+    @property
+    def num_projection_values(self) -> int:
+        return 5 * self.hidden_size * self.num_values
+
+
 RecurrentConfig: TypeAlias = (
-    ShortConvConfig | MambaConfig | ChannelMambaConfig | DeltaNetConfig | KimiDeltaConfig
+    ShortConvConfig
+    | MambaConfig
+    | ChannelMambaConfig
+    | DeltaNetConfig
+    | KimiDeltaConfig
+    | LightningConfig
 )
 
 

@@ -9,18 +9,25 @@ from worker.engine.models.loader import WeightReader
 from worker.engine.models.recurrent.channel_mamba_mixer import ChannelMambaMixer
 from worker.engine.models.recurrent.delta_net_mixer import DeltaNetMixer
 from worker.engine.models.recurrent.kimi_delta_mixer import KimiDeltaMixer
+from worker.engine.models.recurrent.lightning_mixer import LightningMixer
 from worker.engine.models.recurrent.mamba_mixer import MambaMixer
 from worker.engine.models.recurrent.recurrent_config import (
     ChannelMambaConfig,
     DeltaNetConfig,
     KimiDeltaConfig,
+    LightningConfig,
     RecurrentConfig,
     ShortConvConfig,
 )
 from worker.engine.models.recurrent.short_conv_mixer import ShortConvMixer
 
 RecurrentMixer: TypeAlias = (
-    ShortConvMixer | MambaMixer | ChannelMambaMixer | DeltaNetMixer | KimiDeltaMixer
+    ShortConvMixer
+    | MambaMixer
+    | ChannelMambaMixer
+    | DeltaNetMixer
+    | KimiDeltaMixer
+    | LightningMixer
 )
 
 
@@ -34,6 +41,8 @@ def make_recurrent_mixer(
         return DeltaNetMixer(config, reader, prefix, linears, state_id)
     if isinstance(config, KimiDeltaConfig):
         return KimiDeltaMixer(config, reader, prefix, linears, state_id)
+    if isinstance(config, LightningConfig):
+        return LightningMixer(config, reader, prefix, linears, state_id)
     if isinstance(config, ChannelMambaConfig):
         return ChannelMambaMixer(config, reader, prefix, linears, state_id)
     return MambaMixer(config, reader, prefix, linears, state_id)

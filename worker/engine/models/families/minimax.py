@@ -1,0 +1,68 @@
+"""MiniMax-Text-01 and M1: lightning attention in most layers, norms in the stream, experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from worker.engine.models.decoder_config import (
+    DecoderConfig,
+    WeightScale,
+    decoder_config,
+    same_window,
+    with_experts,
+    with_recurrent_layers,
+)
+from worker.engine.models.families.mixtral import STORED_NAMES, mixtral_experts
+from worker.engine.models.model_config import ConfigFile
+from worker.engine.models.recurrent.recurrent_config import LightningConfig, layers_that_attend
+
+# What transformers makes of the slopes, and stores.
+_BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+
+
+def minimax_config(
+    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
+) -> DecoderConfig:
+    """Raises ConfigError, as the other readers do."""
+    windows = same_window(config, config.optional_integer("sliding_window", None))
+    model = decoder_config(config, architecture, eos_token_ids, windows=windows)
+    attends = layers_that_attend(config, model.num_layers, "linear_attention")
+    kept_by_attention, kept_by_lightning, kept_by_mlp = (
+        config.positive_number(f"{each}_alpha_factor", 1.0)
+        for each in ("full_attn", "linear_attn", "mlp")
+    )
+    attention, lightning, mlp = (
+        config.positive_number(f"{each}_beta_factor", 1.0)
+        for each in ("full_attn", "linear_attn", "mlp")
+    )
+    size = model.hidden_size
+    model = replace(
+        model,
+        kept_inputs=tuple(
+            (kept_by_attention if each else kept_by_lightning, kept_by_mlp) for each in attends
+        ),
+        weight_scales=(
+            WeightScale(module="self_attn.o_proj", outputs=((size, attention),)),
+            WeightScale(module="recurrent.out_proj", outputs=((size, lightning),)),
+        ),
+        stored_names=((".recurrent.", ".self_attn."), *STORED_NAMES),
+        unread_prefixes=tuple(
+            f"model.layers.{layer_id}.self_attn.{each}"
+            for layer_id in range(model.num_layers)
+            for each in _BUFFERS
+        ),
+    )
+    layers = [None if each else _lightning(model, idx) for idx, each in enumerate(attends)]
+    model = with_recurrent_layers(model, layers)
+    experts = replace(mixtral_experts(config), scale=mlp)
+    return with_experts(config, model, experts, [True] * model.num_layers)
+
+
+def _lightning(model: DecoderConfig, layer_id: int) -> LightningConfig:
+    """The last layers forget most slowly."""
+    return LightningConfig(
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        head_dim=model.head_dim,
+        slope_scale=1.0 - layer_id / (model.num_layers - 1 + 1e-5) + 1e-5,
+    )

@@ -1,0 +1,189 @@
+"""Blocks of attention and MLP whose weights several layers share, as Zamba 2 has them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import torch
+from torch.nn import functional
+
+from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.linear import Linears
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.layer_config import SharedBlocksConfig
+from worker.engine.models.layer_ops import LayerOps, mlp_activation
+from worker.engine.models.loader import WeightReader
+from worker.engine.models.model import ModelInput
+from worker.engine.models.norms import rms_norm
+
+
+class Layer(Protocol):
+    """What it adds is given on, for the next norm to add."""
+
+    def forward(
+        self,
+        delta: torch.Tensor,  # [num_tokens, hidden_size], of the layer before
+        residual: torch.Tensor,  # the same shape: the sum without it
+        batch: ModelInput,
+        attention: AttentionBackend,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+class Adapter:
+    """What a layer adds to a projection that others have, too: of low rank."""
+
+    def __init__(self, down: torch.Tensor, ups: list[torch.Tensor], linears: Linears) -> None:
+        """`down` [len(ups) * rank, in_features]; `ups` [out_features, rank] each, of the parts of
+        a joined projection.
+        """
+        self._down = linears.make(down, None)
+        self._ups = [linears.make(up, None) for up in ups]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self._down(x).chunk(len(self._ups), dim=-1)
+        return torch.cat([up(part) for up, part in zip(self._ups, parts, strict=True)], dim=-1)
+
+
+class Turn(NamedTuple):
+    """A layer's own in the block that it takes."""
+
+    attention: Adapter | None
+    mlp: Adapter
+    attention_id: int  # its place among the layers that attend
+
+
+class SharedBlock:
+    """Attention, then an MLP, each behind a norm; nothing is added to what they are given."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        shared: SharedBlocksConfig,
+        reader: WeightReader,
+        prefix: str,  # of the names of its tensors
+        ops: LayerOps,
+    ) -> None:
+        size, inner_size = config.hidden_size, config.intermediate_size
+        queries_size, keys_size = (
+            each * config.head_dim for each in (config.num_heads, config.num_kv_heads)
+        )
+
+        def read(name: str, *shape: int) -> torch.Tensor:
+            return reader.read(prefix + name, *shape)
+
+        def mlp_bias(name: str, length: int) -> torch.Tensor | None:
+            return read(f"feed_forward.{name}.bias", length) if shared.has_mlp_bias else None
+
+        self._ops = ops
+        self._mlp = shared.mlp
+        self._head_dim = config.head_dim
+        self._eps = config.norm.eps
+        self._before_attention = read("input_layernorm.weight", 2 * size)
+        parts = {"q": queries_size, "k": keys_size, "v": keys_size}
+        qkv = [
+            read(f"self_attn.{name}_proj.weight", each, 2 * size) for name, each in parts.items()
+        ]
+        self._qkv = ops.linears.make(torch.cat(qkv), None)
+        self._output = ops.linears.make(read("self_attn.o_proj.weight", size, queries_size), None)
+        self._before_mlp = read("pre_ff_layernorm.weight", size)
+        self._gate_up = ops.linears.make(
+            read("feed_forward.gate_up_proj.weight", 2 * inner_size, size),
+            mlp_bias("gate_up_proj", 2 * inner_size),
+        )
+        self._down = ops.linears.make(
+            read("feed_forward.down_proj.weight", size, inner_size), mlp_bias("down_proj", size)
+        )
+
+    def forward(self, x: torch.Tensor, turn: Turn, attention: AttentionBackend) -> torch.Tensor:
+        """[num_tokens, 2 * hidden_size] -> [num_tokens, hidden_size]."""
+        x = rms_norm(x, self._before_attention, self._eps)
+        qkv = self._qkv(x)
+        if turn.attention is not None:
+            qkv = qkv + turn.attention(x)
+        heads = qkv.view(len(qkv), -1, self._head_dim)
+        attended = self._output(self._ops.attend(heads, None, turn.attention_id, attention))
+        x = rms_norm(attended, self._before_mlp, self._eps)
+        return self._down(mlp_activation(self._mlp, self._gate_up(x) + turn.mlp(x)))
+
+
+class SharedBlockLayer:
+    """A layer that is given what a block makes of the stream, beside the stream."""
+
+    def __init__(
+        self,
+        layer: Layer,
+        block: SharedBlock,
+        turn: Turn,
+        weight: torch.Tensor,  # [hidden_size, hidden_size]: what the block gives goes through it
+        embeddings: torch.Tensor,  # [vocab_size, hidden_size]
+        linears: Linears,
+    ) -> None:
+        self._layer = layer
+        self._block = block
+        self._turn = turn
+        self._linear = linears.make(weight, None)
+        self._embeddings = embeddings
+
+    def forward(
+        self,
+        delta: torch.Tensor,
+        residual: torch.Tensor,
+        batch: ModelInput,
+        attention: AttentionBackend,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        residual = residual + delta
+        embedded = functional.embedding(batch.input_ids, self._embeddings)
+        given = self._block.forward(torch.cat([residual, embedded], dim=-1), self._turn, attention)
+        delta, _ = self._layer.forward(self._linear(given), residual, batch, attention)
+        return delta, residual
+
+
+def put_in_shared_blocks(
+    config: DecoderConfig,
+    shared: SharedBlocksConfig,
+    layers: list[Layer],
+    embeddings: torch.Tensor,
+    reader: WeightReader,
+    ops: LayerOps,
+) -> None:
+    """Replaces those of `layers` that take a block."""
+    blocks: dict[int, SharedBlock] = {}
+    size, linears = config.hidden_size, ops.linears
+    for turn, layer_id in enumerate(shared.layer_ids):
+        block_id = shared.block_of(turn)
+        prefix = f"model.layers.{block_id}.shared_transformer."
+        if block_id not in blocks:
+            blocks[block_id] = SharedBlock(config, shared, reader, prefix, ops)
+        adapter = partial(_adapter, reader, prefix, turn, shared.adapter_rank, linears)
+        up_size = sum(shared.mlp.up_sizes(config.intermediate_size))
+        qkv = None
+        if shared.adapts_attention:
+            parts = dict.fromkeys("qkv", 2 * size)
+            qkv = adapter("self_attn.linear_{}_adapter_list", parts, 2 * size)
+        gate_up = adapter("feed_forward.{}_proj_adapter_list", {"gate_up": up_size}, size)
+        weight = reader.read(f"model.layers.{layer_id}.linear.weight", size, size)
+        layers[layer_id] = SharedBlockLayer(
+            layers[layer_id],
+            blocks[block_id],
+            Turn(qkv, gate_up, turn),
+            weight,
+            embeddings,
+            linears,
+        )
+
+
+def _adapter(
+    reader: WeightReader,
+    prefix: str,
+    turn: int,
+    rank: int,
+    linears: Linears,
+    module: str,  # with a place for the name of a part
+    parts: dict[str, int],  # output features of each
+    in_features: int,
+) -> Adapter:
+    names = {f"{prefix}{module.format(part)}.{turn}": size for part, size in parts.items()}
+    downs = [reader.read(f"{name}.0.weight", rank, in_features) for name in names]
+    ups = [reader.read(f"{name}.1.weight", size, rank) for name, size in names.items()]
+    return Adapter(torch.cat(downs), ups, linears)
