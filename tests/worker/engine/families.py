@@ -378,15 +378,6 @@ FALCON = {
     "ssm_out_multiplier": 1.4,
     "ssm_multipliers": [0.6, 0.4, 2.2, 1.5, 0.7],
 }
-ZAMBA = {
-    "num_hidden_layers": 4,
-    "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
-    "n_mamba_heads": 6,
-    "mamba_ngroups": 2,
-    "mamba_d_state": 12,
-    "adapter_rank": 5,
-    "initializer_range": 0.1,  # streams that no norm bounds round more
-}
 NEMOTRON = {
     "mamba_num_heads": 12,
     "mamba_head_dim": 8,
@@ -648,16 +639,22 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "zamba2": (
         "zamba2",
-        ZAMBA
-        | {
+        {
+            "num_hidden_layers": 4,
+            "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
+            "n_mamba_heads": 6,
+            "mamba_ngroups": 2,
+            "mamba_d_state": 12,
+            "adapter_rank": 5,
+            "initializer_range": 0.1,  # streams that no norm bounds round more
             "num_key_value_heads": 6,
             "num_mem_blocks": 2,
             "use_shared_attention_adapter": True,
             "use_mem_rope": True,
+            "add_bias_linear": True,
             "time_step_min": 0.3,
         },
     ),
-    "zamba2 biases": ("zamba2", ZAMBA | {"add_bias_linear": True}),
     "minimax": (
         "minimax",
         {

@@ -39,10 +39,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
     ),
     RECURRENT: (
-        *("BailingHybridForCausalLM", "Inkling2ForCausalLM"),
-        *("InklingForCausalLM",),
-        *("Lfm3ForCausalLM"),
-        "Qwen4ExpForCausalLM",
+        *("BailingHybridForCausalLM", "Inkling2ForCausalLM", "InklingForCausalLM"),
+        *("Lfm3ForCausalLM", "Qwen4ExpForCausalLM"),
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
         *("ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),

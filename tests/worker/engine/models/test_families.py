@@ -35,7 +35,8 @@ FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT | GENERAL
 
 
 # What rounds is one code for all configurations of a type.
-OF_TYPES = by_day(FAMILIES, one_of_each_type(FAMILIES))
+MADE_OF_OTHERS = {"falcon_mamba", "mamba", "minimax", "zamba2"}  # of layers that round likewise
+OF_TYPES = by_day(FAMILIES, one_of_each_type(FAMILIES) - MADE_OF_OTHERS)
 
 
 @pytest.fixture(scope="module")

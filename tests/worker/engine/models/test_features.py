@@ -478,7 +478,7 @@ def without_part(part: dict[str, Any]) -> Callable[..., DecoderConfig]:
                     adapter_rank=5,
                     adapts_attention=False,
                     mlp=MlpConfig(activation="gelu", up=("gate_up_proj",)),
-                    has_mlp_bias=False,
+                    has_mlp_bias=True,
                 )
             },
         ),
