@@ -30,7 +30,7 @@ RECURRENT_ARCHITECTURES = frozenset(
     }
 )
 # All of whose layers are recurrent: nothing bounds the lengths of their texts.
-_ENDLESS_ARCHITECTURES = {"FalconMambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM"}
+_ENDLESS_ARCHITECTURES = ("FalconMambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM")
 DEFAULT_CONTEXT_LEN = 1 << 17  # of these, where nothing says more
 MAX_CONTEXT_LEN = 1 << 22
 _ATTENDING = {"attention", "full_attention"}
@@ -38,7 +38,7 @@ _ATTENDING = {"attention", "full_attention"}
 
 def is_endless(config: dict[str, Any]) -> bool:
     """By config.json: whether a text may be of any length."""
-    return not _ENDLESS_ARCHITECTURES.isdisjoint(config.get("architectures") or ())
+    return config.get("architectures") in [[name] for name in _ENDLESS_ARCHITECTURES]
 
 
 def keeps_states(config: dict[str, Any]) -> bool:

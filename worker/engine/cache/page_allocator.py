@@ -10,7 +10,7 @@ from worker.engine_link.engine_config import EngineConfig
 
 MAX_DEFAULT_BYTES = 1 << 30
 DEFAULT_SHARE = 0.25  # of the available memory
-MAX_EMPTY_TOKENS = 1 << 22  # their books alone take some 40 bytes a token
+MAX_EMPTY_TOKENS = 1 << 22  # the books of cached pages take 31 bytes a token
 
 
 def num_kv_pages(config: EngineConfig, bytes_per_token: int) -> int:
