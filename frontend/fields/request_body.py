@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -10,6 +9,7 @@ import msgspec
 
 from frontend.fields.peer_fields import REMEDIES, Touches, changing
 from frontend.fields.token_rules import check_num_biased
+from frontend.fields.type_errors import type_error
 from frontend.fields.unknown_fields import UnknownFields
 from shared.errors import InvalidRequest, RequestTooLarge, UnsupportedParameter
 from shared.telemetry.log import get_logger
@@ -21,7 +21,6 @@ Refused = Mapping[str, Callable[[Any], bool]]
 
 log = get_logger(__name__)
 
-_PATH = re.compile(r" - at `\$\.?(.*)`$")
 # Decoding keeps the event loop: what each costs at most, in microseconds of a usual core. Those in
 # texts count as well; a text that has so many is longer than any context.
 _LIST_US = 0.15
@@ -170,25 +169,12 @@ def _num_items(value: msgspec.Raw) -> int:
         return 0
 
 
-def convert(body: Mapping[str, Any], body_type: type[T], prefix: str = "") -> T:
-    """Raises InvalidRequest that names the field."""
+def convert(body: Any, body_type: type[T], prefix: str = "") -> T:
+    """`prefix`: what its fields are named behind. Raises InvalidRequest that names the field."""
     try:
         return msgspec.convert(body, body_type)
     except msgspec.ValidationError as exc:
-        message = str(exc)
-        match = _PATH.search(message)
-        if match is None:  # a required field is missing, at the top
-            missing = re.search(r"missing required field `(.+)`", message)
-            name = prefix + missing[1] if missing else None
-            raise InvalidRequest(
-                f"'{name}' is required" if name else message, param=name, code="missing_field"
-            ) from exc
-        name = prefix + match[1]
-        raise InvalidRequest(
-            f"'{name}' has the wrong type: {message[: match.start()]}",
-            param=re.split(r"[.\[]", name)[0] if not prefix else name,
-            code="invalid_type",
-        ) from exc
+        raise type_error(exc, body, body_type, prefix) from exc
 
 
 def check_num_messages(count: int) -> None:

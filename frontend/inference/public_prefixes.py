@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
+from frontend.fields.request_body import convert
 from frontend.jobs.job import Caller, Job
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ServedModel
-from frontend.surfaces.chat.chat_request import ChatBody, ChatRequests
+from frontend.surfaces.chat.chat_request import Chat, ChatBody, ChatRequests
 from frontend.tenants.public_prefix_file import DeclaredPrefix
 from shared.errors import RequestError
 from shared.protocol.token_ids import pack_token_ids
@@ -83,7 +82,7 @@ class PublicPrefixes:
         # Templates want turns to alternate.
         role = "assistant" if messages[-1]["role"] == "user" else "user"
         body = {**chat, "messages": [*messages, {"role": role, "content": content}]}
-        return await self._chats.prompt_ids(Caller(), model, msgspec.convert(body, ChatBody))
+        return await self._chats.prompt_ids(Caller(), model, Chat.of(convert(body, ChatBody)))
 
 
 def _num_common(prompts: Sequence[Sequence[int]]) -> int:

@@ -11,7 +11,7 @@ from frontend.inference.admission.admission import Admission
 from frontend.jobs.job import Caller
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
-from frontend.surfaces.chat.chat_request import ChatBody, ChatRequests
+from frontend.surfaces.chat.chat_request import Chat, ChatBody, ChatRequests
 from frontend.surfaces.tokens.token_answers import (
     Detokenized,
     Modalities,
@@ -81,7 +81,7 @@ class Tokenizing:
         if body.prompt is None:
             chat = _chat_of(body)
             chat.add_special_tokens = body.add_special_tokens
-            return await self._chats.prompt_ids(caller, model, chat, limit)
+            return await self._chats.prompt_ids(caller, model, Chat.of(chat), limit)
         return await self._encoder.encode(
             caller,
             model,
@@ -96,7 +96,7 @@ class Tokenizing:
         self._admission.admit_call(caller)
         body = self._template_bodies.read(raw, caller.unknown)
         model = await self._model(body.model)
-        text = await self._chats.prompt_text(caller, model, _chat_of(body))
+        text = await self._chats.prompt_text(caller, model, Chat.of(_chat_of(body)))
         return encode_json(Templated(prompt=text))
 
     async def detokenize(self, raw: dict[str, Any], caller: Caller) -> bytes:

@@ -134,8 +134,9 @@ def _fields(schemas: dict[str, Any], route: BodyRoute) -> Iterator[tuple[str, st
         if name == "sampling_params":
             yield name, "object of sampling fields, or a list with one for each prompt"
             continue
-        references = [o["$ref"] for o in schema.get("anyOf", ()) if "$ref" in o]
-        nested = schemas[references[0].split("/")[-1]] if references else {}
+        options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+        is_one = len(options) == 1 and "$ref" in options[0]
+        nested = schemas[options[0]["$ref"].split("/")[-1]] if is_one else {}
         if nested.get("type") == "object":
             for inner, inner_schema in nested["properties"].items():
                 yield f"{name}.{inner}", _values(inner_schema, schemas)
@@ -144,7 +145,7 @@ def _fields(schemas: dict[str, Any], route: BodyRoute) -> Iterator[tuple[str, st
 
 
 def _cell(route: BodyRoute, fields: Mapping[str, str], name: str) -> str:
-    if name in fields:
+    if any(field == name or field.startswith(f"{name}.") for field in fields):
         return "partly" if name in route.refused else "yes"
     if name in route.refused:
         return "refused"

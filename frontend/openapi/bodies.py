@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -30,17 +30,10 @@ from frontend.jobs.idempotency_key import MAX_KEY_CHARS
 from frontend.openapi.request_shapes import (
     SOME_TEXT,
     STOP_STRING,
-    chat_message,
-    chat_tool_choice,
-    chat_tools,
     list_of,
-    message_fields,
+    named,
     object_with,
-    ollama_images,
-    ollama_message,
     optional,
-    response_fields,
-    response_items,
 )
 from frontend.stored.batches.batch_body import WINDOW_PATTERN, BatchBody
 from frontend.stored.batches.batch_record import ENDPOINTS
@@ -55,7 +48,7 @@ from frontend.surfaces.anthropic.body import MessageBody
 from frontend.surfaces.chat.chat_batch import MAX_CONVERSATIONS, ChatBatchBody
 from frontend.surfaces.chat.chat_batch import REFUSED as BATCH_REFUSED
 from frontend.surfaces.chat.chat_request import ChatBody
-from frontend.surfaces.chat.reasoning import EFFORTS
+from frontend.surfaces.chat.messages import GivenMessage
 from frontend.surfaces.classes.class_request import ClassBody, PoolingBody
 from frontend.surfaces.completions.completion_request import MAX_PROMPTS, CompletionBody
 from frontend.surfaces.embeddings.embedding_request import EmbeddingBody
@@ -77,6 +70,7 @@ from frontend.surfaces.ollama.body import (
     OllamaOptions,
     OllamaShowBody,
 )
+from frontend.surfaces.responses.input_items import MAX_ITEMS, GivenItem
 from frontend.surfaces.responses.request import INCLUDABLE, ResponseBody
 from frontend.surfaces.responses.request import REFUSED as RESPONSE_REFUSED
 from frontend.surfaces.scores.pair_request import MAX_INSTRUCTION_CHARS
@@ -88,7 +82,6 @@ _ID = {"type": "integer", "minimum": 0}
 _SESSION = optional({"type": "string", "minLength": 1, "maxLength": MAX_SESSION_CHARS})
 # Beside the ranges of numbers; a field that is not here is as its type says.
 _FIELDS: dict[str, dict[str, Any]] = {
-    "messages": list_of(chat_message(), minItems=1),
     "stop": optional(STOP_STRING, list_of(STOP_STRING, maxItems=MAX_STOP)),
     "dry_sequence_breakers": optional(
         list_of(
@@ -104,8 +97,6 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "cache_salt": optional({"type": "string", "minLength": 1, "maxLength": MAX_SALT_CHARS}),
     **dict.fromkeys(("session_id", "prompt_cache_key"), _SESSION),
     "response_format": optional({"type": "object"}),
-    "reasoning_effort": optional({"enum": list(EFFORTS)}),
-    "tools": chat_tools(),
     "query": SOME_TEXT,
     "instruction": optional({"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION_CHARS}),
     "logits_processors": optional(
@@ -114,7 +105,6 @@ _FIELDS: dict[str, dict[str, Any]] = {
             maxItems=MAX_PROCESSORS,
         )
     ),
-    "tool_choice": chat_tool_choice(),
 }
 _CLIENT_ID = optional({"type": "string", "pattern": CLIENT_ID_PATTERN})
 # Read before the route's own fields.
@@ -140,11 +130,17 @@ _STARTING = (
 )  # fmt: skip
 
 
+_OF_CHATS = (
+    "ChatBody", "EmbeddingBody", "ClassBody", "PoolingBody", "TokenizeBody", "TemplateBody",
+)  # fmt: skip
+
+
 def body_schemas() -> dict[str, dict[str, Any]]:
     """By name, for the components of an OpenAPI document."""
     _, schemas = msgspec.json.schema_components(
         [
             ChatBody,
+            GivenMessage,
             ChatBatchBody,
             CompletionBody,
             InfillBody,
@@ -158,6 +154,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             ForkSampling,
             BatchBody,
             ResponseBody,
+            list[GivenItem],
             ConversationBody,
             ConversationChange,
             ConversationItems,
@@ -175,7 +172,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         ref_template="#/components/schemas/{name}",
     )
     sampling = schemas.pop("SamplingFields")["properties"]
-    params = {"$ref": "#/components/schemas/SamplingParams"}
+    params = named("SamplingParams")
     each = list_of(params, minItems=1, maxItems=MAX_PROMPTS)
     nested = {"sampling_params": optional(params, each)}
     new_names = {alias: sampling[name] for alias, name in ALIASES.items()}
@@ -186,8 +183,11 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     for schema in schemas.values():
         for name, field in schema.get("properties", {}).items():
             schema["properties"][name] = _checked(name, field)
+    messages = list_of(named("GivenMessage"), minItems=1)
+    for name in _OF_CHATS:
+        schemas[name]["properties"]["messages"] = messages
     _require(schemas["ChatBody"], "model", "messages")
-    _complete_chat_batch(schemas["ChatBatchBody"])
+    _complete_chat_batch(schemas["ChatBatchBody"], messages)
     _complete_infill(schemas["InfillBody"])
     _complete_fork(schemas["ForkBody"])
     _require(schemas["CompletionBody"], "model", "prompt")
@@ -195,7 +195,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         _require(schemas[name], "model")
         schemas[name]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
         schemas[name]["properties"]["input"] = _prompts(MAX_INPUTS)
-    document = {"$ref": "#/components/schemas/RerankDocument"}
+    document = named("RerankDocument")
     schemas["RerankBody"]["properties"]["documents"] = list_of(
         {"anyOf": [SOME_TEXT, document]}, minItems=1, maxItems=MAX_INPUTS
     )
@@ -210,7 +210,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _require(schemas["ResponseBody"], "model", "input")
     of_response = schemas["ResponseBody"]["properties"]
     _drop_refused(schemas["ResponseBody"], RESPONSE_REFUSED)
-    of_response |= response_fields()
+    of_response["input"] = {"anyOf": [{"type": "string"}, _items(MAX_ITEMS)]}
+    schemas["MessageItem"]["required"].remove("type")
     of_response["include"] = optional(list_of({"enum": list(INCLUDABLE)}))
     _complete_conversations(schemas)
     schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
@@ -242,15 +243,15 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     return schemas
 
 
-def _complete_chat_batch(schema: dict[str, Any]) -> None:
-    chats = list_of(_FIELDS["messages"], minItems=1, maxItems=MAX_CONVERSATIONS)
+def _complete_chat_batch(schema: dict[str, Any], messages: dict[str, Any]) -> None:
+    chats = list_of(messages, minItems=1, maxItems=MAX_CONVERSATIONS)
     schema["properties"]["messages"] = chats
     _drop_refused(schema, BATCH_REFUSED)
     _require(schema, "model", "messages")
 
 
 def _complete_infill(schema: dict[str, Any]) -> None:
-    extra = {"$ref": "#/components/schemas/InfillExtra"}
+    extra = named("InfillExtra")
     schema["properties"]["input_extra"] = optional(list_of(extra, maxItems=MAX_EXTRA))
     _drop_refused(schema, INFILL_REFUSED)
     _require(schema, "input_prefix", "input_suffix")
@@ -264,12 +265,12 @@ def _complete_fork(schema: dict[str, Any]) -> None:
     for name in ("at", "text_offset", "choice"):
         fields[name] = optional({"type": "integer", **place})
     fields["append"] = optional({"type": "string", "minLength": 1, "maxLength": MAX_APPEND_CHARS})
-    fields["sampling"] = optional({"$ref": "#/components/schemas/ForkSampling"})
+    fields["sampling"] = optional(named("ForkSampling"))
     schema["oneOf"] = [{"required": [name]} for name in PLACES]
 
 
 def _complete_conversations(schemas: dict[str, dict[str, Any]]) -> None:
-    items = response_items(MAX_NEW_ITEMS)
+    items = _items(MAX_NEW_ITEMS)
     schemas["ConversationBody"]["properties"]["items"] = optional(items | {"minItems": 0})
     schemas["ConversationItems"]["properties"]["items"] = items
     _require(schemas["ConversationItems"], "items")
@@ -290,12 +291,18 @@ def _file_form() -> dict[str, Any]:
     )
 
 
+def _items(max_items: int) -> dict[str, Any]:
+    """Of a conversation."""
+    kinds = [named(kind.__name__) for kind in get_args(GivenItem)]
+    return list_of({"anyOf": kinds}, minItems=1, maxItems=max_items)
+
+
 def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Of a message, and of its tokens' count, which needs no limit of the answer."""
     fields = schema["properties"] | {
         "model": {"type": "string"},
         "stop_sequences": optional(list_of(STOP_STRING, maxItems=MAX_STOP)),
-        **message_fields(),
+        "messages": schema["properties"]["messages"]["anyOf"][0] | {"minItems": 1},
     }
     count = {**schema, "properties": fields, "required": ["model", "messages"]}
     limit = fields["max_tokens"]["anyOf"][0]
@@ -308,16 +315,12 @@ def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _complete_ollama_bodies(schemas: dict[str, dict[str, Any]]) -> None:
-    options = {"$ref": "#/components/schemas/OllamaOptions"}
+    options = named("OllamaOptions")
     for name in ("OllamaChatBody", "OllamaGenerateBody"):
         fields = schemas[name]["properties"]
         fields["options"] = optional(options)
-        fields["think"] = optional({"enum": [True, False, "low", "medium", "high", "max"]})
-        fields["format"] = optional({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})
         fields |= _OF_EVERY_BODY
     schemas["OllamaEmbedBody"]["properties"] |= _OF_EVERY_BODY
-    schemas["OllamaChatBody"]["properties"]["messages"] = list_of(ollama_message())
-    schemas["OllamaGenerateBody"]["properties"]["images"] = ollama_images()
     schemas["OllamaEmbedBody"]["properties"]["input"] = {"anyOf": _texts(MAX_INPUTS)}
     for name in ("OllamaChatBody", "OllamaGenerateBody", "OllamaEmbedBody", "OllamaShowBody"):
         _require(schemas[name], "model")

@@ -175,7 +175,7 @@ class BracedRules:
 
     def arguments(self, rule: str, tool: CallableTool) -> Iterator[str]:
         """`rule` and what it is made of. Raises UnsupportedParameter."""
-        return self._object(rule, tool.schema(), f"{tool.param}.parameters")
+        return self._object(rule, tool.schema(), tool.schema_param)
 
     def _object(self, rule: str, schema: dict[str, Any], param: str) -> Iterator[str]:
         """`rule_f_j` is what may stand from the property j on where none stands before, `rule_m_j`

@@ -160,7 +160,7 @@ class TaggedRules:
 
         Raises UnsupportedParameter for a schema that tags cannot be held to.
         """
-        schema, param = tool.schema(), f"{tool.param}.parameters"
+        schema, param = tool.schema(), tool.schema_param
         if odd := sorted(schema.keys() - _OF_OBJECT):
             raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
         kinds, required = param_kinds(tool.parameters), schema.get("required", [])

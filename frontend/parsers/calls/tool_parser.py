@@ -56,8 +56,8 @@ class CallableTool(Protocol):
         ...
 
     @property
-    def param(self) -> str:
-        """Where it stands in the body."""
+    def schema_param(self) -> str:
+        """Where that stands in the body."""
         ...
 
     def schema(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Pythonic(ListedCalls):
         `first_i_j` is what may stand from the parameter j on where none stands before, `more_i_j`
         where one does. Raises UnsupportedParameter.
         """
-        schema, param = tool.schema(), f"{tool.param}.parameters"
+        schema, param = tool.schema(), tool.schema_param
         if odd := sorted(schema.keys() - _OF_OBJECT):
             raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
         properties, required = schema.get("properties", {}), schema.get("required", [])

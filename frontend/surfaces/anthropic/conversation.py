@@ -1,55 +1,108 @@
-"""`system` and `messages` as messages of a chat: blocks become content, calls and their results."""
+"""`system` and `messages`: blocks become messages as chat templates take them, and images."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
 
 from frontend.fields.request_body import check_num_messages
-from shared.errors import InvalidRequest, UnsupportedParameter
-
-_ROLES = ("user", "assistant", "system")
-
-
-class Block(NamedTuple):
-    """A part of a message, and where it stands in the body."""
-
-    where: str
-    kind: str
-    fields: dict[str, Any]
-
-    def text(self, name: str) -> str:
-        """A field that must be there. Raises InvalidRequest."""
-        value = self.fields.get(name)
-        if isinstance(value, str):
-            return value
-        where = f"{self.where}.{name}"
-        if value is None:
-            raise InvalidRequest(f"'{where}' is required", param=where, code="missing_field")
-        raise InvalidRequest(
-            f"'{where}' is {json.dumps(value)[:100]}, must be text",
-            param=where,
-            code="invalid_type",
-        )
+from frontend.images.source import ImageSource, ImageUrl
+from frontend.models.message_parts import joined
+from frontend.surfaces.chat.messages import Conversation, TextPart
+from shared.errors import InvalidRequest
 
 
-class Turn(NamedTuple):
-    """What one side says until the other one does."""
+class Base64Source(msgspec.Struct, tag_field="type", tag="base64"):
+    """The bytes of an image."""
 
-    role: str
-    blocks: list[Block]
+    media_type: str
+    data: str
+
+    @property
+    def link(self) -> str:
+        return f"data:{self.media_type};base64,{self.data}"
 
 
-def chat_messages(system: Any, messages: Any) -> list[dict[str, Any]]:
+class UrlSource(msgspec.Struct, tag_field="type", tag="url"):
+    """Where an image is."""
+
+    url: ImageUrl
+
+    @property
+    def link(self) -> str:
+        return self.url
+
+
+class ImageBlock(msgspec.Struct, tag_field="type", tag="image"):
+    """An image."""
+
+    source: Base64Source | UrlSource
+
+
+class PastThinking(msgspec.Struct, tag_field="type", tag="thinking"):
+    """What was thought before an earlier answer."""
+
+    thinking: str
+
+
+class PastToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
+    """A call of an earlier answer."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result"):
+    """What a call returned."""
+
+    tool_use_id: str
+    content: str | list[TextPart | ImageBlock] | None = None
+    is_error: bool | None = None
+
+
+class UserTurn(msgspec.Struct, tag_field="role", tag="user"):
+    """What the user says, and what calls returned."""
+
+    content: str | list[TextPart | ImageBlock | ToolResultBlock]
+
+
+class AssistantTurn(msgspec.Struct, tag_field="role", tag="assistant"):
+    """An earlier answer, or the beginning of this one."""
+
+    content: str | list[TextPart | PastThinking | PastToolUse]
+
+
+class SystemTurn(msgspec.Struct, tag_field="role", tag="system"):
+    """What is said for the operator."""
+
+    content: str | list[TextPart]
+
+
+Turn = UserTurn | AssistantTurn | SystemTurn
+_Block = TextPart | ImageBlock | ToolResultBlock | PastThinking | PastToolUse
+_Placed = tuple[str, _Block]  # where it stands in the body
+
+
+def conversation_of(
+    system: str | Sequence[TextPart] | None, turns: Sequence[Turn] | None
+) -> Conversation:
     """Raises InvalidRequest."""
-    made = []
-    if system is not None:
-        text = _joined(_blocks(system, "system"))
-        made += [{"role": "system", "content": text}] if text else []
-    for turn in _turns(messages):
-        made += list(_MESSAGES_OF[turn.role](turn.blocks))
-    return made
+    if not turns:
+        raise InvalidRequest(
+            "'messages' is required and holds at least one message",
+            param="messages",
+            code="missing_field" if turns is None else "invalid_value",
+        )
+    check_num_messages(len(turns))
+    reader = _Reader()
+    if system:
+        reader.say("system", _placed(system, "system"))
+    for role, blocks in _merged(turns):
+        reader.read(role, blocks)
+    return Conversation(reader.messages, reader.images)
 
 
 def continues(messages: list[dict[str, Any]]) -> bool:
@@ -65,150 +118,86 @@ def continues(messages: list[dict[str, Any]]) -> bool:
     return True
 
 
-def _turns(messages: Any) -> list[Turn]:
+def _merged(turns: Sequence[Turn]) -> Iterator[tuple[str, list[_Placed]]]:
     """Neighbours of one role are one turn."""
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequest(
-            "'messages' is required and holds at least one message",
-            param="messages",
-            code="missing_field" if messages is None else "invalid_value",
-        )
-    check_num_messages(len(messages))
-    turns: list[Turn] = []
-    for i, message in enumerate(messages):
-        where = f"messages[{i}]"
-        role = message.get("role") if isinstance(message, dict) else None
-        if role not in _ROLES:
-            raise InvalidRequest(
-                f"'{where}.role' is {json.dumps(role)[:100]}, must be user, assistant or system",
-                param=f"{where}.role",
-            )
-        blocks = _blocks(message.get("content"), f"{where}.content")
-        if turns and turns[-1].role == role:
-            turns[-1].blocks.extend(blocks)
-        else:
-            turns.append(Turn(role, blocks))
-    return turns
+    role, blocks = "", list[_Placed]()
+    for i, turn in enumerate(turns):
+        turn_role = str(turn.__struct_config__.tag)
+        if i and turn_role != role:
+            yield role, blocks
+            blocks = []
+        role = turn_role
+        blocks += _placed(turn.content, f"messages[{i}].content")
+    yield role, blocks
 
 
-def _blocks(content: Any, where: str) -> list[Block]:
+def _placed(content: str | Sequence[_Block], where: str) -> list[_Placed]:
     if isinstance(content, str):
-        return [Block(where, "text", {"text": content})]
-    if not isinstance(content, list):
-        raise InvalidRequest(
-            f"'{where}' is required: text, or a list of blocks"
-            if content is None
-            else f"'{where}' must be text or a list of blocks",
-            param=where,
-            code="missing_field" if content is None else "invalid_type",
-        )
-    return [_block(block, f"{where}[{i}]") for i, block in enumerate(content)]
+        return [(where, TextPart(content))]
+    return [(f"{where}[{i}]", block) for i, block in enumerate(content)]
 
 
-def _block(block: Any, where: str) -> Block:
-    kind = block.get("type") if isinstance(block, dict) else None
-    if not isinstance(kind, str):
-        raise InvalidRequest(f"'{where}.type' is required", param=f"{where}.type")
-    return Block(where, kind, block)
+class _Reader:
+    """Puts turns into messages, and their images beside them."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.images: list[ImageSource] = []
+
+    def read(self, role: str, blocks: list[_Placed]) -> None:
+        """Results of tools are messages of their own."""
+        if role == "assistant":
+            self.messages.append(_answer(blocks))
+            return
+        said: list[_Placed] = []
+        for where, block in blocks:
+            if not isinstance(block, ToolResultBlock):
+                said.append((where, block))
+                continue
+            if said:
+                self.say(role, said)
+                said = []
+            self._result(where, block)
+        if said or not blocks:
+            self.say(role, said)
+
+    def say(self, role: str, blocks: list[_Placed], **fields: str) -> None:
+        """Texts and images."""
+        texts: list[str | None] = []
+        for where, block in blocks:
+            if isinstance(block, ImageBlock):
+                self.images.append(ImageSource(block.source.link, where))
+                texts.append(None)
+            elif isinstance(block, TextPart):
+                texts.append(block.text)
+        self.messages.append({"role": role, **fields, "content": joined(texts)})
+
+    def _result(self, where: str, block: ToolResultBlock) -> None:
+        blocks = _placed(block.content or [], f"{where}.content")
+        if block.is_error:
+            first = blocks.pop(0)[1] if blocks and isinstance(blocks[0][1], TextPart) else None
+            text = f"Error: {first.text}" if isinstance(first, TextPart) else "Error:"
+            blocks.insert(0, (where, TextPart(text)))
+        self.say("tool", blocks, tool_call_id=block.tool_use_id)
 
 
-def _joined(blocks: list[Block]) -> str:
-    """Texts, one a line."""
-    return "\n".join(_only(block, "text").text("text") for block in blocks)
-
-
-def _only(block: Block, *kinds: str) -> Block:
-    if block.kind not in kinds:
-        raise UnsupportedParameter(
-            block.where,
-            f"is a block of type {block.kind[:100]!r}: only {', '.join(kinds)} is supported here",
-        )
-    return block
-
-
-def _user(blocks: list[Block]) -> Iterator[dict[str, Any]]:
-    """Results of tools are messages of their own."""
-    said: list[Block] = []
-    for block in blocks:
-        if _only(block, "text", "image", "tool_result").kind != "tool_result":
-            said.append(block)
-            continue
-        if said:
-            yield {"role": "user", "content": _content(said)}
-            said = []
-        yield _tool_result(block)
-    if said or not blocks:
-        yield {"role": "user", "content": _content(said)}
-
-
-def _content(blocks: list[Block]) -> str | list[dict[str, Any]]:
-    """Text, or parts where there are images; each part knows `where` it stood."""
-    if all(block.kind == "text" for block in blocks):
-        return _joined(blocks)
-    return [
-        {"where": block.where, "type": "text", "text": block.text("text")}
-        if block.kind == "text"
-        else {"where": block.where, "type": "image_url", "image_url": {"url": _image_url(block)}}
-        for block in blocks
-    ]
-
-
-def _image_url(block: Block) -> str:
-    source = block.fields.get("source")
-    kind = source.get("type") if isinstance(source, dict) else None
-    if not isinstance(source, dict) or kind not in ("base64", "url"):
-        where = f"{block.where}.source.type"
-        raise UnsupportedParameter(
-            where, f"is {json.dumps(kind)[:100]}: only base64 and url are supported"
-        )
-    inner = Block(f"{block.where}.source", kind, source)
-    if kind == "url":
-        return inner.text("url")
-    return f"data:{inner.text('media_type')};base64,{inner.text('data')}"
-
-
-def _tool_result(block: Block) -> dict[str, Any]:
-    given = block.fields.get("content")
-    blocks = [] if given is None else _blocks(given, f"{block.where}.content")
-    content = _content([_only(each, "text", "image") for each in blocks])
-    if block.fields.get("is_error"):
-        content = _as_error(content, block.where)
-    return {"role": "tool", "tool_call_id": block.text("tool_use_id"), "content": content}
-
-
-def _as_error(content: str | list[dict[str, Any]], where: str) -> str | list[dict[str, Any]]:
-    if isinstance(content, str):
-        return f"Error: {content}"
-    return [{"where": where, "type": "text", "text": "Error:"}, *content]
-
-
-def _assistant(blocks: list[Block]) -> Iterator[dict[str, Any]]:
-    by_kind: dict[str, list[Block]] = {"text": [], "thinking": [], "tool_use": []}
-    for block in blocks:
-        by_kind[_only(block, *by_kind).kind].append(block)
-    message: dict[str, Any] = {"role": "assistant", "content": _joined(by_kind["text"])}
-    if thoughts := [block.text("thinking") for block in by_kind["thinking"]]:
+def _answer(blocks: list[_Placed]) -> dict[str, Any]:
+    """Its thoughts and its calls are fields of their own."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for _, block in blocks:
+        match block:
+            case TextPart():
+                texts.append(block.text)
+            case PastThinking():
+                thoughts.append(block.thinking)
+            case PastToolUse():
+                function = {"name": block.name, "arguments": block.input}
+                calls.append({"id": block.id, "type": "function", "function": function})
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+    if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
-    if calls := [_tool_call(block) for block in by_kind["tool_use"]]:
+    if calls:
         message["tool_calls"] = calls
-    yield message
-
-
-def _tool_call(block: Block) -> dict[str, Any]:
-    arguments = block.fields.get("input")
-    if not isinstance(arguments, dict):
-        where = f"{block.where}.input"
-        raise InvalidRequest(
-            f"'{where}' is {json.dumps(arguments)[:100]}, must be an object",
-            param=where,
-            code="missing_field" if arguments is None else "invalid_type",
-        )
-    function = {"name": block.text("name"), "arguments": json.dumps(arguments)}
-    return {"id": block.text("id"), "type": "function", "function": function}
-
-
-def _system(blocks: list[Block]) -> Iterator[dict[str, Any]]:
-    yield {"role": "system", "content": _joined(blocks)}
-
-
-_MESSAGES_OF = {"user": _user, "assistant": _assistant, "system": _system}
+    return message

@@ -15,7 +15,8 @@ from frontend.fields.request_body import (
     required_model,
 )
 from frontend.jobs.job import Caller, Job
-from frontend.surfaces.chat.chat_request import ChatFields, ChatRequests, Conversation
+from frontend.surfaces.chat.chat_request import Chat, ChatFields, ChatRequests
+from frontend.surfaces.chat.messages import Conversation
 from shared.errors import InvalidRequest
 
 MAX_CONVERSATIONS = 256
@@ -59,4 +60,4 @@ class ChatBatches:
         checked = [
             Conversation.of(messages, f"messages[{i}]") for i, messages in enumerate(conversations)
         ]
-        return await self._chats.job_of(body, checked, caller)
+        return await self._chats.job_of(Chat.of_many(body, checked), caller)

@@ -20,14 +20,12 @@ from frontend.fields.peer_fields import peer_refusals
 from frontend.fields.request_body import (
     IGNORED,
     BodyReader,
-    check_num_messages,
     required_model,
 )
 from frontend.fields.sampling_fields import resolve_sampling
 from frontend.fields.thinking_fields import thinking_budget
 from frontend.images.loader import ImageLoader
 from frontend.images.placeholders import prompt_of
-from frontend.images.source import ImageSource, image_source
 from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job, Prompt
@@ -39,20 +37,18 @@ from frontend.jobs.openai_fields import (
     refuse_truncation,
 )
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.models.message_parts import joined
 from frontend.models.model_directory import ModelDirectory, ServedModel
-from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.reasoning import REASONING_PARSERS
-from frontend.surfaces.chat.reasoning import effort_kwargs
+from frontend.surfaces.chat.messages import Conversation
+from frontend.surfaces.chat.reasoning import Effort, effort_kwargs
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.thinking_budget import with_budget
-from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
+from frontend.surfaces.tools.tool_fields import ToolUse, chat_tool_use
 from frontend.surfaces.tools.tool_grammar import with_answer
-from frontend.surfaces.tools.tool_messages import checked_tool_calls, declared_to, for_template
-from shared.errors import InvalidRequest, UnsupportedParameter
+from frontend.surfaces.tools.tool_messages import declared_to, for_template
+from frontend.surfaces.tools.tool_shapes import ChatToolChoice, ChatTools
+from shared.errors import InvalidRequest
 from shared.protocol.reply import AnswerFormat, Surface
-
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
 class ChatFields(OpenAIFields, omit_defaults=True):
@@ -66,12 +62,12 @@ class ChatFields(OpenAIFields, omit_defaults=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     documents: list[dict[str, Any]] | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: ChatTools | None = None
+    tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Effort | None = None
     thinking_token_budget: int | None = None
     thinking_budget: int | None = None
     thinking_budget_tokens: int | None = None
@@ -87,23 +83,23 @@ class ChatBody(ChatFields, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """Checked messages, and the images in them."""
+class Chat:
+    """What is asked, of one conversation or of many, and with which tools."""
 
-    messages: list[dict[str, Any]]
-    images: list[ImageSource]
+    fields: ChatFields
+    conversations: Sequence[Conversation]
+    use: ToolUse | None
 
     @classmethod
-    def of(cls, messages: list[dict[str, Any]] | None, where: str = "messages") -> Self:
+    def of(cls, body: ChatBody) -> Self:
         """Raises InvalidRequest."""
-        images: list[ImageSource] = []
-        return cls(checked_messages(messages, images, where), images)
+        return cls.of_many(body, [Conversation.of(body.messages)])
 
-    @property
-    def last_words(self) -> str:
-        """What `echo` repeats: the last message, where it is the assistant's."""
-        role, content = self.messages[-1]["role"], self.messages[-1]["content"]
-        return content if role == "assistant" and isinstance(content, str) else ""
+    @classmethod
+    def of_many(cls, fields: ChatFields, conversations: Sequence[Conversation]) -> Self:
+        """Raises InvalidRequest."""
+        use = chat_tool_use(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+        return cls(fields, conversations, use)
 
 
 REFUSED = peer_refusals(ChatBody, {}, ignored=IGNORED)
@@ -130,17 +126,15 @@ class ChatRequests:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
         required_model(body.model)
-        return await self.job_of(body, [Conversation.of(body.messages)], caller)
+        return await self.job_of(Chat.of(body), caller)
 
-    async def job_of(
-        self, body: ChatFields, conversations: Sequence[Conversation], caller: Caller
-    ) -> Job:
-        """All of them are asked in the same way. Raises RequestError."""
+    async def job_of(self, chat: Chat, caller: Caller) -> Job:
+        """Raises RequestError."""
+        body, use = chat.fields, chat.use
         options = answer_options(body)
         beam = beam_params(body)
         if beam is not None:
             body.n = None
-        use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         wanted = thinking_budget(body)
         model = await self._models.model(required_model(body.model))
         uses_new_name = body.max_completion_tokens is not None
@@ -157,7 +151,7 @@ class ChatRequests:
             breakers=await dry_breakers(body, self._encoder, caller, model),
             logprobs=named_ids(body, _logprob_options(body), model.card.vocab_size),
         )
-        prompts = await self._prompts(caller, model, conversations, body, use)
+        prompts = await self._prompts(caller, model, chat)
         tells_all = use is not None or sampling.params.grammar is None
 
         def answer_format(*, tells_reasoning: bool) -> AnswerFormat | None:
@@ -166,7 +160,7 @@ class ChatRequests:
                     self._answer_format(
                         model, each.messages, body, use, prompt.token_ids, tells_reasoning
                     )
-                    for each, prompt in zip(conversations, prompts, strict=True)
+                    for each, prompt in zip(chat.conversations, prompts, strict=True)
                 ]
             )
 
@@ -184,22 +178,15 @@ class ChatRequests:
             answer=answer,
         )
 
-    async def _prompts(
-        self,
-        caller: Caller,
-        model: ServedModel,
-        conversations: Sequence[Conversation],
-        body: ChatFields,
-        use: ToolUse | None,
-    ) -> list[Prompt]:
-        tools = None if use is None else self._styles.tools(model.chat_template())
-        sources = [source for each in conversations for source in each.images]
+    async def _prompts(self, caller: Caller, model: ServedModel, chat: Chat) -> list[Prompt]:
+        body = chat.fields
+        sources = [source for each in chat.conversations for source in each.images]
         if sources:
             refuse_truncation(body)
         images = iter(await self._images.load(sources, model, caller.tenant.id))
         prompts = []
-        for each in conversations:
-            text = await self._rendered(caller, model, each.messages, body, use, tools)
+        for each in chat.conversations:
+            text = await self._rendered(caller, model, each.messages, chat)
             token_ids = await self._encode(caller, model, text, body)
             prompt = prompt_of(token_ids, list(islice(images, len(each.images))), model)
             if body.echo:
@@ -210,36 +197,29 @@ class ChatRequests:
         return prompts
 
     async def prompt_ids(
-        self, caller: Caller, model: ServedModel, body: ChatBody, limit: int | None = None
+        self, caller: Caller, model: ServedModel, chat: Chat, limit: int | None = None
     ) -> list[int]:
-        """What the model would read; fields that choose tokens count for nothing.
+        """What the model would read of its one conversation; fields that choose tokens count for
+        nothing.
 
         Raises InvalidRequest, also when there is much more of it than `limit`.
         """
-        sources: list[ImageSource] = []
-        text = await self._prompt_text(caller, model, body, sources)
-        images = await self._images.load(sources, model, caller.tenant.id)
-        token_ids = await self._encode(caller, model, text, body, limit)
+        (conversation,) = chat.conversations
+        text = await self._rendered(caller, model, conversation.messages, chat)
+        images = await self._images.load(conversation.images, model, caller.tenant.id)
+        token_ids = await self._encode(caller, model, text, chat.fields, limit)
         return prompt_of(token_ids, images, model).token_ids
 
-    async def prompt_text(self, caller: Caller, model: ServedModel, body: ChatBody) -> str:
-        """What the template makes of a chat: images are the marks that stand for them.
+    async def prompt_text(self, caller: Caller, model: ServedModel, chat: Chat) -> str:
+        """What the template makes of its one conversation: images are the marks that stand for
+        them.
 
         Raises InvalidRequest.
         """
-        sources: list[ImageSource] = []
-        text = await self._prompt_text(caller, model, body, sources)
-        self._images.check(sources, model)
+        (conversation,) = chat.conversations
+        text = await self._rendered(caller, model, conversation.messages, chat)
+        self._images.check(conversation.images, model)
         return text
-
-    async def _prompt_text(
-        self, caller: Caller, model: ServedModel, body: ChatBody, sources: list[ImageSource]
-    ) -> str:
-        """The images in it are put into `sources`."""
-        messages = checked_messages(body.messages, sources)
-        use = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-        tools = None if use is None else self._styles.tools(model.chat_template())
-        return await self._rendered(caller, model, messages, body, use, tools)
 
     def _answer_format(
         self,
@@ -283,14 +263,10 @@ class ChatRequests:
         )
 
     async def _rendered(
-        self,
-        caller: Caller,
-        model: ServedModel,
-        messages: list[dict[str, Any]],
-        body: ChatFields,
-        use: ToolUse | None,
-        tools: ToolParser | None,
+        self, caller: Caller, model: ServedModel, messages: list[dict[str, Any]], chat: Chat
     ) -> str:
+        body, use = chat.fields, chat.use
+        tools = None if use is None else self._styles.tools(model.chat_template())
         continues = bool(body.continue_final_message)
         if continues and body.add_generation_prompt:
             raise InvalidRequest(
@@ -298,7 +274,7 @@ class ChatRequests:
                 param="continue_final_message",
             )
         template_kwargs = body.chat_template_kwargs or {}
-        effort = effort_kwargs(body.reasoning_effort, model.chat_template(), "reasoning_effort")
+        effort = effort_kwargs(body.reasoning_effort, model.chat_template())
         if reserved := {"messages", "add_generation_prompt", "tools"} & template_kwargs.keys():
             raise InvalidRequest(
                 f"'chat_template_kwargs' may not hold {sorted(reserved)[0]!r}",
@@ -350,89 +326,3 @@ def _logprob_options(body: ChatFields) -> LogprobOptions:
         num_prompt_top=checked_prompt_top(body.prompt_logprobs, is_stream=bool(body.stream)),
         param="top_logprobs",
     )
-
-
-def checked_messages(
-    messages: list[dict[str, Any]] | None, images: list[ImageSource], where: str = "messages"
-) -> list[dict[str, Any]]:
-    """Messages as templates expect them: content is text. Raises InvalidRequest.
-
-    The images in them are put into `images`.
-    """
-    if not messages:
-        raise InvalidRequest(
-            f"'{where}' is required and holds at least one message",
-            param=where,
-            code="missing_field" if messages is None else "invalid_value",
-        )
-    check_num_messages(len(messages))
-    return [
-        _checked_message(message, f"{where}[{i}]", images) for i, message in enumerate(messages)
-    ]
-
-
-def _checked_message(
-    message: dict[str, Any], where: str, images: list[ImageSource]
-) -> dict[str, Any]:
-    role = message.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise InvalidRequest(
-            f"'{where}.role' is {role!r}, must be one of {', '.join(sorted(ROLES))}",
-            param=f"{where}.role",
-        )
-    checked = {key: value for key, value in message.items() if value is not None}
-    if "reasoning" in checked:  # templates know it by its other name
-        checked.setdefault("reasoning_content", checked["reasoning"])
-    if message.get("audio") is not None:
-        raise UnsupportedParameter(f"{where}.audio")
-    content = message.get("content")
-    tool_calls = checked.get("tool_calls")
-    if content is None and role != "assistant":
-        raise InvalidRequest(f"'{where}.content' is required", param=f"{where}.content")
-    if content is None:
-        checked["content"] = _refusal_of(message, where)
-    else:
-        checked["content"] = _text_of(content, f"{where}.content", images)
-    if tool_calls is not None:
-        checked["tool_calls"] = checked_tool_calls(tool_calls, f"{where}.tool_calls")
-    return checked
-
-
-def _refusal_of(message: dict[str, Any], where: str) -> str:
-    """What an assistant said in place of content: OpenAI's service keeps it in the conversation."""
-    refusal = message.get("refusal") or ""
-    if not isinstance(refusal, str):
-        raise InvalidRequest(
-            f"'{where}.refusal' must be a string", param=f"{where}.refusal", code="invalid_type"
-        )
-    return refusal
-
-
-def _text_of(content: Any, where: str, images: list[ImageSource]) -> str:
-    """A string, or the text parts of a list: one a line, where there are no images."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidRequest(
-            f"'{where}' must be a string or a list of parts",
-            param=where,
-            code="invalid_type",
-        )
-    texts: list[str | None] = []
-    for i, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(part, str):
-            texts.append(part)
-        elif kind == "image_url":
-            images.append(image_source(part, f"{where}[{i}]"))
-            texts.append(None)
-        elif kind in ("text", "refusal") and isinstance(part.get(kind), str):
-            texts.append(part[kind])
-        elif isinstance(kind, str) and kind != "text":
-            raise UnsupportedParameter(
-                f"{where}[{i}]",
-                f"is a part of type {kind!r}: only text and image_url are supported",
-            )
-        else:
-            raise InvalidRequest(f"'{where}[{i}]' is not a text part", param=f"{where}[{i}]")
-    return joined(texts)

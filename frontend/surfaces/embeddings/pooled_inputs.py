@@ -18,7 +18,8 @@ from frontend.fields.token_rules import check_token_ids
 from frontend.jobs.job import Caller, Job, Prompt
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
-from frontend.surfaces.chat.chat_request import ChatBody, ChatRequests, Conversation
+from frontend.surfaces.chat.chat_request import Chat, ChatFields, ChatRequests
+from frontend.surfaces.chat.messages import Conversation
 from frontend.surfaces.completions.completion_request import prompt_list
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol.reply import EncodingFormat, Surface
@@ -87,17 +88,18 @@ class PooledInputs:
 
     async def _chat(self, caller: Caller, model: ServedModel, body: InputFields) -> Prompt:
         """A chat as the model's template writes it. Raises InvalidRequest."""
-        if Conversation.of(body.messages).images:
+        conversation = Conversation.of(body.messages)
+        if conversation.images:
             raise InvalidRequest(
                 "images in 'messages' cannot be embedded or classified", param="messages"
             )
-        chat = ChatBody(
-            messages=body.messages,
+        fields = ChatFields(
             add_generation_prompt=bool(body.add_generation_prompt),
             continue_final_message=body.continue_final_message,
             chat_template_kwargs=body.chat_template_kwargs,
         )
         most = model.card.max_context_len
+        chat = Chat(fields, [conversation], None)
         token_ids = await self._chats.prompt_ids(caller, model, chat, most)
         if len(token_ids) > most:
             raise ContextLengthExceeded(

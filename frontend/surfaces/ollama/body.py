@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from frontend.fields.request_body import Refused, always, non_empty
+from frontend.surfaces.ollama.conversation import Base64Images, OllamaTurn
+from frontend.surfaces.tools.tool_shapes import ChatTools
 
 
 class OllamaFields(msgspec.Struct, omit_defaults=True):
@@ -14,16 +16,16 @@ class OllamaFields(msgspec.Struct, omit_defaults=True):
 
     model: str | None = None
     stream: bool | None = None
-    format: Any = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
     options: dict[str, Any] | None = None
-    think: Any = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
 
 
 class OllamaChatBody(OllamaFields, omit_defaults=True):
     """Of /api/chat."""
 
-    messages: Any = None
-    tools: Any = None
+    messages: list[OllamaTurn] | None = None
+    tools: ChatTools | None = None
 
 
 class OllamaGenerateBody(OllamaFields, omit_defaults=True):
@@ -32,7 +34,7 @@ class OllamaGenerateBody(OllamaFields, omit_defaults=True):
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None
-    images: Any = None
+    images: Base64Images | None = None
     raw: bool | None = None
 
 

@@ -2,25 +2,88 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
 
 from frontend.fields.request_body import check_num_messages
+from frontend.images.source import ImageSource
+from frontend.models.message_parts import joined
+from frontend.surfaces.chat.messages import Conversation
+from frontend.surfaces.tools.tool_messages import PastFunction, arguments_of
 from shared.errors import InvalidRequest
 
+Base64Images = list[str]
 
-def chat_messages(messages: Any) -> list[dict[str, Any]]:
+
+class OllamaPastCall(msgspec.Struct):
+    """A call of an earlier turn."""
+
+    function: PastFunction
+    id: str | None = None
+
+
+class OllamaTurn(msgspec.Struct):
+    """A message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: Base64Images | None = None
+    tool_calls: list[OllamaPastCall] | None = None
+    tool_name: str | None = None
+    name: str | None = None  # its older name
+    tool_call_id: str | None = None
+
+
+def conversation_of(messages: Sequence[OllamaTurn] | None) -> Conversation:
     """Raises InvalidRequest."""
-    if not isinstance(messages, list):
-        raise InvalidRequest("'messages' must be a list", param="messages", code="invalid_type")
+    if not messages:
+        raise InvalidRequest(
+            "'messages' is required and holds at least one message",
+            param="messages",
+            code="missing_field" if messages is None else "invalid_value",
+        )
     check_num_messages(len(messages))
     calls = OpenCalls()
-    return [_message(message, f"messages[{i}]", calls) for i, message in enumerate(messages)]
+    conversation = Conversation([], [])
+    for i, message in enumerate(messages):
+        where = f"messages[{i}]"
+        said: dict[str, Any] = {"role": message.role}
+        say(conversation, said, message.content or "", message.images, f"{where}.images")
+        if message.thinking:
+            said["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            said["tool_calls"] = [
+                calls.made(call, f"{where}.tool_calls[{j}]")
+                for j, call in enumerate(message.tool_calls)
+            ]
+        if message.role == "tool":
+            name = message.tool_name or message.name
+            call_id = message.tool_call_id or calls.answered(name)
+            said |= {"tool_call_id": call_id} if call_id else {}
+            said |= {"name": name} if name else {}
+    return conversation
 
 
-def user_message(text: str, images: Any) -> dict[str, Any]:
-    """Of /api/generate. Raises InvalidRequest."""
-    return {"role": "user", "content": _content(text, images, "images")}
+def say(
+    conversation: Conversation,
+    message: dict[str, Any],
+    text: str,
+    images: Base64Images | None,
+    where: str,
+) -> None:
+    """Adds the message, with its images before its text.
+
+    `where`: of the images. What kind of image each is, its bytes say.
+    """
+    for i, image in enumerate(images or ()):
+        url = image if image.startswith("data:") else f"data:;base64,{image}"
+        conversation.images.append(ImageSource(url, f"{where}[{i}]"))
+    parts: list[str | None] = [None for _ in images or ()]
+    message["content"] = joined([*parts, text] if text or not parts else parts)
+    conversation.messages.append(message)
 
 
 def continues(messages: list[dict[str, Any]]) -> bool:
@@ -36,66 +99,19 @@ class OpenCalls:
         self._num_made = 0
         self._open: list[tuple[str, str]] = []  # id and name
 
-    def made(self, call: Any) -> Any:
-        """The call with an id; what is no call is left to others to refuse."""
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict):
-            return call
-        given = call.get("id")
-        call_id = given if isinstance(given, str) and given else f"call_{self._num_made}"
+    def made(self, call: OllamaPastCall, where: str) -> dict[str, Any]:
+        """As of a chat, with an id. Raises InvalidRequest."""
+        call_id = call.id or f"call_{self._num_made}"
         self._num_made += 1
-        self._open.append((call_id, str(function.get("name"))))
-        return {**call, "id": call_id, "type": "function"}
+        self._open.append((call_id, call.function.name))
+        arguments = arguments_of(call.function, where)
+        function = {"name": call.function.name, "arguments": arguments}
+        return {"id": call_id, "type": "function", "function": function}
 
-    def answered(self, name: Any) -> str | None:
+    def answered(self, name: str | None) -> str | None:
         """The id of the oldest call, of this function if it is named; None: there is none."""
         for i, (call_id, called) in enumerate(self._open):
             if name is None or called == name:
                 del self._open[i]
                 return call_id
         return None
-
-
-def _message(message: Any, where: str, calls: OpenCalls) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise InvalidRequest(f"'{where}' must be an object", param=where, code="invalid_type")
-    content, images = message.get("content"), message.get("images")
-    if content is not None and not isinstance(content, str):
-        raise InvalidRequest(
-            f"'{where}.content' is {json.dumps(content)[:100]}, must be text",
-            param=f"{where}.content",
-            code="invalid_type",
-        )
-    made: dict[str, Any] = {
-        "role": message.get("role"),
-        "content": _content(content or "", images, f"{where}.images"),
-    }
-    if message.get("thinking"):
-        made["reasoning_content"] = message["thinking"]
-    if tool_calls := message.get("tool_calls"):
-        listed = isinstance(tool_calls, list)
-        made["tool_calls"] = [calls.made(call) for call in tool_calls] if listed else tool_calls
-    if made["role"] == "tool":
-        name = message.get("tool_name") or message.get("name")
-        call_id = message.get("tool_call_id") or calls.answered(name)
-        made |= {"tool_call_id": call_id} if call_id else {}
-        made |= {"name": name} if name else {}
-    return made
-
-
-def _content(text: str, images: Any, where: str) -> str | list[dict[str, Any]]:
-    """Text, or parts where there are images; each part knows `where` it stood."""
-    if images is None or images == []:
-        return text
-    if not isinstance(images, list):
-        raise InvalidRequest(f"'{where}' must be a list", param=where, code="invalid_type")
-    parts = [_image(image, f"{where}[{i}]") for i, image in enumerate(images)]
-    return [*parts, {"type": "text", "text": text, "where": where}] if text else parts
-
-
-def _image(image: Any, where: str) -> dict[str, Any]:
-    """Ollama takes base64 alone: what kind of image it is, its bytes say."""
-    if not isinstance(image, str):
-        raise InvalidRequest(f"'{where}' must be base64", param=where, code="invalid_type")
-    url = image if image.startswith("data:") else f"data:;base64,{image}"
-    return {"type": "image_url", "image_url": {"url": url}, "where": where}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,9 @@ from frontend.fields.request_body import BodyReader
 from frontend.fields.unknown_fields import UnknownFields
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ModelDirectory
-from frontend.surfaces.chat.chat_request import ChatRequests
+from frontend.surfaces.chat.chat_request import Chat, ChatFields, ChatRequests
+from frontend.surfaces.chat.messages import Conversation
+from frontend.surfaces.chat.reasoning import Effort
 from frontend.surfaces.completions.completion_request import CompletionRequests
 from frontend.surfaces.embeddings.embedding_request import EmbeddingRequests
 from frontend.surfaces.ollama.body import (
@@ -34,8 +35,9 @@ from frontend.surfaces.ollama.body import (
     OllamaGenerateBody,
     OllamaOptions,
 )
-from frontend.surfaces.ollama.conversation import chat_messages, continues, user_message
+from frontend.surfaces.ollama.conversation import continues, conversation_of, say
 from frontend.surfaces.ollama.model_views import served_name
+from frontend.surfaces.tools.tool_fields import chat_tool_use
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface
 
@@ -49,11 +51,9 @@ _NAMES = {
     **{name: f"options.{name}" for name in (*_SAME, "seed")},
     "max_tokens": "options.num_predict",
     "repetition_penalty": "options.repeat_penalty",
-    "reasoning_effort": "think",
 }
 _NAME = re.compile(rf"(?<=')({'|'.join(_NAMES)})(?=')")
 _FORMAT = re.compile(r"(?<=')response_format(\.json_schema(\.schema)?)?(?=\b)")
-_PART = re.compile(r"(?<=')messages\[(\d+)\]\.content\[(\d+)\]")
 
 
 class OllamaChats:
@@ -67,15 +67,14 @@ class OllamaChats:
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
         body = self._reader.read(raw, caller.unknown)
-        messages = chat_messages(body.messages)
-        chat = {
+        conversation = conversation_of(body.messages)
+        fields = ChatFields(
             **_fields_of(body, caller.unknown),
             **_thinking(body.think),
-            "model": served_name(self._models, body.model),
-            "messages": messages,
-            "continue_final_message": continues(messages),
-            "tools": body.tools,
-        }
+            model=served_name(self._models, body.model),
+            continue_final_message=continues(conversation.messages),
+        )
+        chat = Chat(fields, [conversation], chat_tool_use(body.tools, None, None))
         return await chat_job(self._chats, chat, body, Surface.OLLAMA_CHAT, caller)
 
 
@@ -98,8 +97,9 @@ class OllamaCompletions:
         if body.raw or body.suffix:
             return await self._raw_job(body, fields, caller)
         system = [{"role": "system", "content": body.system}] if body.system else []
-        messages = [*system, user_message(body.prompt or "", body.images)]
-        chat = {**fields, **_thinking(body.think), "messages": messages}
+        conversation = Conversation(system, [])
+        say(conversation, {"role": "user"}, body.prompt or "", body.images, "images")
+        chat = Chat(ChatFields(**fields, **_thinking(body.think)), [conversation], None)
         return await chat_job(self._chats, chat, body, Surface.OLLAMA_GENERATE, caller)
 
     async def _raw_job(
@@ -110,7 +110,7 @@ class OllamaCompletions:
             if getattr(body, name):
                 raise InvalidRequest(f"'{with_what}' and '{name}' exclude each other", param=name)
         completion = {**fields, "prompt": body.prompt, "suffix": body.suffix}
-        with renamed_errors(lambda text: _renamed(text, completion)):
+        with renamed_errors(_renamed):
             job = await self._completions.job(completion, caller)
         return _told(job, Surface.OLLAMA_GENERATE)
 
@@ -137,11 +137,11 @@ class OllamaEmbeddings:
 
 
 async def chat_job(
-    chats: ChatRequests, chat: dict[str, Any], body: OllamaFields, surface: Surface, caller: Caller
+    chats: ChatRequests, chat: Chat, body: OllamaFields, surface: Surface, caller: Caller
 ) -> Job:
     """The job of a chat, told in Ollama's words. Raises RequestError."""
-    with renamed_errors(lambda text: _renamed(text, chat, surface)):
-        job = await chats.job(chat, caller)
+    with renamed_errors(lambda text: _renamed(text, surface)):
+        job = await chats.job_of(chat, caller)
     if body.think and (job.answer is None or job.answer.reasoning is None):
         raise UnsupportedParameter(
             "think",
@@ -162,17 +162,11 @@ def _told(job: Job, surface: Surface) -> Job:
     return replace(job, surface=surface, sampling=sampling)
 
 
-def _renamed(text: str, fields: dict[str, Any], surface: Surface | None = None) -> str:
+def _renamed(text: str, surface: Surface | None = None) -> str:
     """What is complained of is named as it stands in Ollama's body."""
-
-    def of_part(found: re.Match[str]) -> str:
-        part = fields["messages"][int(found[1])]["content"][int(found[2])]
-        return str(part["where"])
-
-    text = _NAME.sub(lambda found: _NAMES[found[1]], text)
-    text = _PART.sub(of_part, _FORMAT.sub("format", text))
+    text = _FORMAT.sub("format", _NAME.sub(lambda found: _NAMES[found[1]], text))
     if surface is Surface.OLLAMA_GENERATE:
-        text = re.sub(r"(?<=')messages(\[\d+\]\.content)?(?=')", "prompt", text)
+        text = re.sub(r"(?<=')messages(?=')", "prompt", text)
     return text
 
 
@@ -181,24 +175,18 @@ def _fields_of(body: OllamaFields, unknown: UnknownFields) -> dict[str, Any]:
     return {**_sampling(body.options or {}, unknown), **_format(body.format), "stream": body.stream}
 
 
-def _thinking(think: Any) -> dict[str, Any]:
-    """Of a chat. Raises InvalidRequest."""
+def _thinking(think: bool | Effort | None) -> dict[str, Any]:
+    """Fields of a chat."""
     match think:
-        case None:
-            return {}
         case True:
             return {"chat_template_kwargs": {"enable_thinking": True}}
         case False:
             kwargs = {"enable_thinking": False}
             return {"chat_template_kwargs": kwargs, "include_reasoning": False}
-        case "low" | "medium" | "high" | "max":
-            return {"reasoning_effort": think}
+        case None:
+            return {}
         case _:
-            raise InvalidRequest(
-                f"'think' is {json.dumps(think)[:100]}, must be true, false, low, medium, high or "
-                "max",
-                param="think",
-            )
+            return {"reasoning_effort": think}
 
 
 def _sampling(given: dict[str, Any], unknown: UnknownFields) -> dict[str, Any]:
@@ -212,15 +200,8 @@ def _sampling(given: dict[str, Any], unknown: UnknownFields) -> dict[str, Any]:
     return fields
 
 
-def _format(wanted: Any) -> dict[str, Any]:
-    if wanted is None or wanted == "":
-        return {}
-    if wanted == "json":
-        return {"response_format": {"type": "json_object"}}
+def _format(wanted: str | dict[str, Any] | None) -> dict[str, Any]:
     if not isinstance(wanted, dict):
-        raise InvalidRequest(
-            f"'format' is {json.dumps(wanted)[:100]}, must be json or a JSON schema",
-            param="format",
-        )
+        return {"response_format": {"type": "json_object"}} if wanted else {}
     schema = {"name": "answer", "schema": wanted}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import msgspec
 
-from frontend.images.source import image_source
+from frontend.fields.request_body import convert
+from frontend.images.source import Detail, ImageUrl
 from frontend.surfaces.responses.output_items import output_text
 from frontend.surfaces.responses.response_answer import (
     CallItem,
@@ -23,23 +24,88 @@ from frontend.surfaces.responses.response_answer import (
     SummaryText,
 )
 from frontend.surfaces.tools.calls import InvalidJson, read_arguments
+from frontend.surfaces.tools.tool_shapes import NotHere
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.subjects import new_rid
 
-ROLES: tuple[Role, ...] = get_args(Role)
-KINDS = ("message", "function_call", "function_call_output", "reasoning")
 MAX_ITEMS = 4096
 IMAGE = "input_image"
-_OF_CALL = ("name", "call_id", "arguments")
-_TEXT_KEYS = {
-    "input_text": "text",
-    "output_text": "text",
-    "summary_text": "text",
-    "reasoning_text": "text",
-    "refusal": "refusal",
-}
+_MESSAGE = {"type": "message"}  # what an item is that does not say
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 _Item = dict[str, Any]
+
+
+class _Given(msgspec.Struct, tag_field="type"):
+    """What a client says, told by its `type`."""
+
+
+class GivenText(_Given, tag="input_text"):
+    """A text."""
+
+    text: str
+
+
+class GivenOutput(GivenText, tag="output_text"):
+    """A text of an earlier answer."""
+
+
+class GivenSummary(GivenText, tag="summary_text"):
+    """A summary of earlier reasoning."""
+
+
+class GivenReasoning(GivenText, tag="reasoning_text"):
+    """Earlier reasoning."""
+
+
+class GivenRefusal(_Given, tag="refusal"):
+    """What was said in place of an answer."""
+
+    text: str = msgspec.field(name="refusal")
+
+
+class GivenImage(_Given, tag=IMAGE):
+    """An image by its URL."""
+
+    image_url: ImageUrl
+    detail: Detail | None = None
+    file_id: NotHere = None
+
+
+_Part = GivenText | GivenOutput | GivenRefusal | GivenImage | str
+
+
+class MessageItem(_Given, tag="message"):
+    """What somebody said."""
+
+    role: Role
+    content: str | list[_Part]
+
+
+class PastCallItem(_Given, tag="function_call"):
+    """A call of an earlier answer; its arguments are an object in JSON."""
+
+    call_id: _Text
+    name: _Text
+    arguments: str
+
+
+class PastOutputItem(_Given, tag="function_call_output"):
+    """What a call returned."""
+
+    call_id: _Text
+    output: str | list[_Part]
+
+
+class PastReasoningItem(_Given, tag="reasoning"):
+    """What was thought before an earlier answer."""
+
+    summary: str | list[GivenSummary | str] | None = None
+    content: str | list[GivenReasoning | str] | None = None
+    encrypted_content: NotHere = None
+
+
+GivenItem = MessageItem | PastCallItem | PastOutputItem | PastReasoningItem
 
 
 def input_items(value: Any, name: str = "input", max_items: int = MAX_ITEMS) -> list[_Item]:
@@ -56,8 +122,10 @@ def input_items(value: Any, name: str = "input", max_items: int = MAX_ITEMS) -> 
         raise InvalidRequest(
             f"'{name}' has {len(value)} items, must have 1 to {max_items}", param=name
         )
+    told = [_MESSAGE | item if isinstance(item, dict) else item for item in value]
+    given = convert(told, list[GivenItem], name)
     items: list[_Item] = msgspec.to_builtins(
-        [_item(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        [_item(item, f"{name}[{i}]") for i, item in enumerate(given)]
     )
     return items
 
@@ -84,60 +152,59 @@ def check_calls(items: list[_Item], num_earlier: int, name: str = "input") -> No
             )
 
 
-def _item(item: Any, where: str) -> ResponseItem:
-    if not isinstance(item, dict):
-        raise InvalidRequest(f"'{where}' must be an object", param=where, code="invalid_type")
-    match item.get("type", "message"):
-        case "message":
+def _item(item: GivenItem, where: str) -> ResponseItem:
+    match item:
+        case MessageItem():
             return _message(item, where)
-        case "function_call":
+        case PastCallItem():
             return _call(item, where)
-        case "function_call_output":
-            return _call_output(item, where)
-        case "reasoning":
-            return _reasoning(item, where)
-        case kind:
-            raise UnsupportedParameter(
-                where, f"is an item of type {str(kind)[:100]!r}, must be one of {', '.join(KINDS)}"
+        case PastOutputItem():
+            return CallOutputItem(
+                id=f"fco_{new_rid()}",
+                type="function_call_output",
+                call_id=item.call_id,
+                output=_output(item.output, f"{where}.output"),
+                status="completed",
             )
+        case PastReasoningItem():
+            return _reasoning(item, where)
 
 
-def _message(item: _Item, where: str) -> InputMessage:
-    role = item.get("role")
-    if role not in ROLES:
-        raise InvalidRequest(
-            f"'{where}.role' is {str(role)[:100]!r}, must be one of {', '.join(ROLES)}",
-            param=f"{where}.role",
-        )
-    content, where = item.get("content"), f"{where}.content"
-    parts: Sequence[InputText | InputImage | OutputText]
-    if role == "assistant":
-        parts = [output_text(text) for text in _texts(content, where)]
-    else:
-        parts = _input_parts(content, where)
+def _message(item: MessageItem, where: str) -> InputMessage:
+    parts: Sequence[InputText | InputImage | OutputText] = _parts(item.content, f"{where}.content")
+    if item.role == "assistant":
+        parts = [_said(part, f"{where}.content[{i}]") for i, part in enumerate(parts)]
     return InputMessage(
-        id=f"msg_{new_rid()}", type="message", role=role, status="completed", content=parts
+        id=f"msg_{new_rid()}", type="message", role=item.role, status="completed", content=parts
     )
 
 
-def _input_parts(content: Any, where: str) -> list[InputText | InputImage]:
+def _said(part: InputText | InputImage | OutputText, where: str) -> OutputText:
+    """By the assistant."""
+    if isinstance(part, InputImage):
+        raise UnsupportedParameter(where, "is an image: an assistant has said text")
+    return output_text(part.text)
+
+
+def _parts(content: str | list[_Part], where: str) -> list[InputText | InputImage]:
+    parts: list[_Part] = [content] if isinstance(content, str) else content
     return [
         _image(part, f"{where}[{i}]")
-        if isinstance(part, dict) and part.get("type") == IMAGE
-        else InputText(text=_part_text(part, f"{where}[{i}]"))
-        for i, part in enumerate(_parts(content, where))
+        if isinstance(part, GivenImage)
+        else InputText(text=part if isinstance(part, str) else part.text)
+        for i, part in enumerate(parts)
     ]
 
 
-def _image(part: _Item, where: str) -> InputImage:
-    source = image_source(part, where)
-    return InputImage(image_url=source.url, detail=part.get("detail") or "auto", file_id=None)
+def _image(part: GivenImage, where: str) -> InputImage:
+    if part.file_id is not None:
+        raise UnsupportedParameter(f"{where}.file_id", "is not supported: only URLs are")
+    return InputImage(image_url=part.image_url, detail=part.detail or "auto", file_id=None)
 
 
-def _call(item: _Item, where: str) -> CallItem:
-    name, call_id, arguments = (_required_text(item, key, where) for key in _OF_CALL)
+def _call(item: PastCallItem, where: str) -> CallItem:
     try:
-        value = read_arguments(arguments or "{}")
+        value = read_arguments(item.arguments or "{}")
     except InvalidJson:  # a call that was cut: the template gets what there was
         value = {}
     if not isinstance(value, dict):
@@ -149,79 +216,34 @@ def _call(item: _Item, where: str) -> CallItem:
     return CallItem(
         id=f"fc_{new_rid()}",
         type="function_call",
-        call_id=call_id,
-        name=name,
-        arguments=arguments,
+        call_id=item.call_id,
+        name=item.name,
+        arguments=item.arguments,
         status="completed",
     )
 
 
-def _call_output(item: _Item, where: str) -> CallOutputItem:
-    return CallOutputItem(
-        id=f"fco_{new_rid()}",
-        type="function_call_output",
-        call_id=_required_text(item, "call_id", where),
-        output=_output(item.get("output"), f"{where}.output"),
-        status="completed",
-    )
-
-
-def _output(value: Any, where: str) -> str | list[InputText | InputImage]:
+def _output(value: str | list[_Part], where: str) -> str | list[InputText | InputImage]:
     """Texts alone are one, one a line."""
-    parts = _input_parts(value, where)
+    parts = _parts(value, where)
     texts = [part.text for part in parts if isinstance(part, InputText)]
     return "\n".join(texts) if len(texts) == len(parts) else parts
 
 
-def _reasoning(item: _Item, where: str) -> ReasoningItem:
-    if item.get("encrypted_content"):
+def _reasoning(item: PastReasoningItem, where: str) -> ReasoningItem:
+    if item.encrypted_content:
         raise UnsupportedParameter(
             f"{where}.encrypted_content", "is not supported: reasoning is told in 'content'"
         )
-    summary = _texts(item.get("summary") or [], f"{where}.summary")
-    content = _texts(item.get("content") or [], f"{where}.content")
     return ReasoningItem(
         id=f"rs_{new_rid()}",
         type="reasoning",
-        summary=[SummaryText(text=text) for text in summary],
-        content=[ReasoningText(text=text) for text in content],
+        summary=[SummaryText(text=text) for text in _texts(item.summary)],
+        content=[ReasoningText(text=text) for text in _texts(item.content)],
         status="completed",
     )
 
 
-def _required_text(item: _Item, key: str, where: str) -> str:
-    value = item.get(key)
-    if isinstance(value, str) and (value or key == "arguments"):
-        return value
-    raise InvalidRequest(
-        f"'{where}.{key}' is required, as text",
-        param=f"{where}.{key}",
-        code="missing_field" if value is None else "invalid_type",
-    )
-
-
-def _texts(content: Any, where: str) -> list[str]:
-    """Of a string, or of a list of parts."""
-    return [_part_text(part, f"{where}[{i}]") for i, part in enumerate(_parts(content, where))]
-
-
-def _parts(content: Any, where: str) -> list[Any]:
-    parts = [content] if isinstance(content, str) else content
-    if not isinstance(parts, list):
-        raise InvalidRequest(
-            f"'{where}' must be a string or a list of parts", param=where, code="invalid_type"
-        )
-    return parts
-
-
-def _part_text(part: Any, where: str) -> str:
-    if isinstance(part, str):
-        return part
-    kind = part.get("type") if isinstance(part, dict) else None
-    if isinstance(kind, str) and kind not in _TEXT_KEYS:
-        raise UnsupportedParameter(
-            where, f"is a part of type {kind[:100]!r}: only text is supported"
-        )
-    if isinstance(kind, str) and isinstance(text := part.get(_TEXT_KEYS[kind]), str):
-        return text
-    raise InvalidRequest(f"'{where}' is not a text part", param=where)
+def _texts(given: str | Sequence[GivenText | str] | None) -> list[str]:
+    parts = [given] if isinstance(given, str) else given or ()
+    return [part if isinstance(part, str) else part.text for part in parts if part]

@@ -28,16 +28,21 @@ from frontend.jobs.job import Caller, Job, ResponseDraft
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.jobs.stored_response import Conversation, ResponseParams
 from frontend.models.model_directory import ModelDirectory, ServedModel
-from frontend.surfaces.chat.reasoning import effort_kwargs
+from frontend.surfaces.chat.reasoning import Effort, effort_kwargs
 from frontend.surfaces.responses.conversation import conversation_of, images_of, messages_of
 from frontend.surfaces.responses.conversation_store import ConversationStore
 from frontend.surfaces.responses.input_items import check_calls, input_items
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.thinking_budget import with_budget
-from frontend.surfaces.tools.tool_fields import ToolShape, ToolUse, read_tools
+from frontend.surfaces.tools.tool_fields import ToolUse, response_tool_use
 from frontend.surfaces.tools.tool_grammar import with_answer
 from frontend.surfaces.tools.tool_messages import declared_to, for_template
+from frontend.surfaces.tools.tool_shapes import (
+    ResponseTool,
+    ResponseToolChoice,
+    ResponseTools,
+)
 from shared.errors import ConversationLocked, InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface
 
@@ -66,6 +71,14 @@ class TextField(msgspec.Struct):
     verbosity: str | None = None
 
 
+class ReasoningField(msgspec.Struct):
+    """`reasoning`: how much of it; a summary is the reasoning itself."""
+
+    effort: Effort | None = None
+    summary: str | None = None
+    generate_summary: str | None = None  # its older name
+
+
 class ConversationName(msgspec.Struct):
     """A conversation in an object of its own."""
 
@@ -88,11 +101,11 @@ class ResponseBody(SamplingFields, omit_defaults=True):
     conversation: str | ConversationName | None = None
     stream: bool | None = None
     background: bool | None = None
-    reasoning: dict[str, Any] | None = None
+    reasoning: ReasoningField | None = None
     max_tool_calls: int | None = None
     parallel_tool_calls: bool | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: ResponseTools | None = None
+    tool_choice: ResponseToolChoice | None = None
     thinking_token_budget: int | None = None
 
 
@@ -139,9 +152,7 @@ class ResponseRequests:
         name = required_model(body.model)
         _check(body, caller)
         items = input_items(body.input)
-        use = read_tools(
-            body.tools, body.tool_choice, body.parallel_tool_calls, ToolShape.RESPONSES
-        )
+        use = response_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
         grammar = None if body.text is None else resolve_text_format(body.text.format)
         model = await self._models.model(name)
         body.max_tokens = body.max_output_tokens
@@ -187,11 +198,11 @@ class ResponseRequests:
         model: ServedModel,
         messages: list[dict[str, Any]],
         use: ToolUse | None,
-        reasoning: dict[str, Any] | None,
+        reasoning: ReasoningField | None,
     ) -> list[int]:
         template = model.chat_template()
-        effort = (reasoning or {}).get("effort")
-        template_kwargs = effort_kwargs(effort, template, "reasoning.effort")
+        effort = None if reasoning is None else reasoning.effort
+        template_kwargs = effort_kwargs(effort, template)
         declared = [] if use is None else use.declared
         style = None if use is None else self._styles.tools(template)
         if declared:
@@ -304,8 +315,8 @@ def _params(
         top_p=sampling.params.top_p,
         max_tool_calls=body.max_tool_calls,
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        reasoning=body.reasoning,
-        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        reasoning=_shown_reasoning(body.reasoning),
+        tool_choice=msgspec.to_builtins(body.tool_choice or "auto"),
         tools=[_shown_tool(tool) for tool in body.tools or ()],
     )
 
@@ -316,6 +327,13 @@ def _conversation_ref(name: str | ConversationName | None) -> dict[str, str] | N
     return {"id": name if isinstance(name, str) else name.id}
 
 
-def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
+def _shown_reasoning(given: ReasoningField | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    return {"effort": given.effort, "summary": given.summary or given.generate_summary}
+
+
+def _shown_tool(tool: ResponseTool) -> dict[str, Any]:
     """With what it takes for granted."""
-    return {"description": None, "parameters": None, **tool, "strict": bool(tool.get("strict"))}
+    shown = {name: getattr(tool, name) for name in ("name", "description", "parameters")}
+    return {"type": "function", **shown, "strict": bool(tool.strict)}

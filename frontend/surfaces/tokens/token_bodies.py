@@ -9,6 +9,8 @@ import msgspec
 from frontend.fields.peer_fields import Touches, changing, peer_refusals
 from frontend.fields.request_body import IGNORED as GENERAL_IGNORED
 from frontend.fields.request_body import Refused, always, non_empty
+from frontend.surfaces.chat.reasoning import Effort
+from frontend.surfaces.tools.tool_shapes import ChatToolChoice, ChatTools
 
 
 class TemplateBody(msgspec.Struct, omit_defaults=True):
@@ -20,9 +22,9 @@ class TemplateBody(msgspec.Struct, omit_defaults=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
-    tools: Any = None
-    tool_choice: Any = None
-    reasoning_effort: Any = None
+    tools: ChatTools | None = None
+    tool_choice: ChatToolChoice | None = None
+    reasoning_effort: Effort | None = None
 
 
 class TokenizeBody(TemplateBody, omit_defaults=True):

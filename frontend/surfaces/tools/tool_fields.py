@@ -1,32 +1,58 @@
-"""The fields of a body that are about tools: `tools`, `tool_choice`, `parallel_tool_calls`."""
+"""Which tools an answer may call: what `tools`, `tool_choice` and `parallel_tool_calls` ask for."""
 
 from __future__ import annotations
 
-import enum
-import json
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from frontend.fields.json_schema import SchemaReader
+from frontend.surfaces.tools.tool_shapes import (
+    AllowedChatTools,
+    AllowedResponseTools,
+    ChatTool,
+    ChatToolChoice,
+    ChosenChatTool,
+    ChosenResponseTool,
+    Function,
+    MessageTool,
+    MessageToolChoice,
+    Mode,
+    ResponseTool,
+    ResponseToolChoice,
+)
 from shared.errors import InvalidRequest, UnsupportedParameter
 
-MAX_TOOLS = 128
-NAME_PATTERN = "^[A-Za-z0-9_.-]{1,128}$"
-_NAME = re.compile(NAME_PATTERN)
-_FUNCTION_KEYS = ("name", "description", "parameters", "strict")
+_MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "none": "none"}  # of Anthropic's
+_DECLARED = ("name", "description", "parameters", "strict")
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call."""
+    """A function that the model may call, and where it stands in the body."""
 
-    name: str
-    parameters: Any  # JSON schema, as given; None: it has none
-    is_strict: bool
-    param: str  # where it stands in the body
+    function: Function
+    param: str
+    schema_field: str = "parameters"  # what the body calls them
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @property
+    def parameters(self) -> dict[str, Any] | None:
+        return self.function.parameters
+
+    @property
+    def schema_param(self) -> str:
+        return f"{self.param}.{self.schema_field}"
+
+    def declared(self) -> dict[str, Any]:
+        """As chat templates know it."""
+        fields = {key: getattr(self.function, key) for key in _DECLARED}
+        given = {key: value for key, value in fields.items() if value is not None}
+        return {"type": "function", "function": given}
 
     def schema(self) -> dict[str, Any]:
         """Of the arguments, reduced to what constrains them. Raises InvalidRequest.
@@ -36,20 +62,41 @@ class Tool:
         """
         if self.parameters is None:
             return _NO_PARAMETERS
-        param = f"{self.param}.parameters"
+        param = self.schema_param
         try:
             schema = SchemaReader(param, is_closed=True).read(self.parameters)
         except UnsupportedParameter:
-            if self.is_strict:
+            if self.function.strict:
                 raise
             schema = SchemaReader(param).read(self.parameters)
         assert isinstance(schema, dict)
         if schema.setdefault("type", "object") != "object":
             raise InvalidRequest(
-                f"'{param}.type' is {_short(schema['type'])}, must be object: arguments have names",
+                f"'{param}.type' is {schema['type']!r:.100}, must be object: arguments have names",
                 param=f"{param}.type",
             )
         return schema
+
+
+@dataclass(frozen=True, slots=True)
+class CallChoice:
+    """Whether tools are to be called, and which: None is any of them."""
+
+    mode: Mode
+    names: tuple[str, ...] | None = None
+    places: tuple[str, ...] = ()  # of the names in the body
+    is_single: bool = False
+
+    @classmethod
+    def one(cls, name: str, place: str) -> CallChoice:
+        """A call of this function, and nothing else."""
+        return cls("required", (name,), (place,), is_single=True)
+
+    @classmethod
+    def some(cls, mode: Mode, names: Sequence[str], place: str) -> CallChoice:
+        """Of these functions. `place`: of each, whose index stands in its braces."""
+        places = tuple(place.format(i) for i in range(len(names)))
+        return cls(mode, tuple(names), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,179 +115,98 @@ class ToolUse:
             self.is_required
             or self.is_single
             or len(self.callable) < len(self.declared)
-            or any(tool.is_strict for tool in self.callable)
+            or any(tool.function.strict for tool in self.callable)
         )
 
 
-class ToolShape(enum.Enum):
-    """Where an API has a function's name."""
-
-    CHAT = "chat"  # {"type": "function", "function": {"name": ...}}
-    RESPONSES = "responses"  # {"type": "function", "name": ...}
-
-    def function_of(self, holder: dict[str, Any]) -> Any:
-        return holder.get("function") if self is ToolShape.CHAT else holder
-
-    def path(self, where: str) -> str:
-        return f"{where}.function" if self is ToolShape.CHAT else where
-
-
-def read_tools(
-    tools: Any, tool_choice: Any, parallel: bool | None, shape: ToolShape = ToolShape.CHAT
+def tool_use(
+    tools: Sequence[Tool], choice: CallChoice, parallel: bool | None = None
 ) -> ToolUse | None:
     """None when nothing shall be called. Raises InvalidRequest."""
-    known = list(_tools(tools, shape)) if tools else []
-    names: dict[str, Tool] = {}
-    for tool in known:
-        if names.setdefault(tool.name, tool) is not tool:
+    by_name: dict[str, Tool] = {}
+    for tool in tools:
+        if by_name.setdefault(tool.name, tool) is not tool:
             raise InvalidRequest(
                 f"'tools' holds two functions named {tool.name!r}", param=f"{tool.param}.name"
             )
-    if (tool_choice in (None, "auto") and not known) or tool_choice == "none":
+    if choice.mode == "none" or not (tools or choice.names or choice.mode == "required"):
         return None
-    choice = _choice(tool_choice, names, shape)
     return ToolUse(
-        [_declared(tool, shape) for tool in tools],
-        choice.callable,
-        is_required=choice.is_required,
+        [tool.declared() for tool in tools],
+        _callable(choice, by_name),
+        is_required=choice.mode == "required",
         is_single=choice.is_single or parallel is False,
     )
 
 
-class _Choice(NamedTuple):
-    callable: tuple[Tool, ...]
-    is_required: bool
-    is_single: bool = False
-
-
-def _choice(choice: Any, names: dict[str, Tool], shape: ToolShape) -> _Choice:
-    known = tuple(names.values())
-    if choice in (None, "auto", "required"):
-        if not known:
-            raise _no_tools("is 'required'")
-        return _Choice(known, is_required=choice == "required")
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    if kind == "function":
-        where = shape.path("tool_choice")
-        return _Choice((_named(choice, names, where, shape),), is_required=True, is_single=True)
-    if kind == "allowed_tools":
-        return _allowed(choice, names, shape)
-    if isinstance(kind, str):
-        raise UnsupportedParameter(
-            "tool_choice.type",
-            f"is {kind[:100]!r}: only function and allowed_tools are supported",
-        )
-    raise InvalidRequest(
-        f"'tool_choice' is {_short(choice)}, must be none, auto, required, a function or "
-        "allowed tools",
-        param="tool_choice",
-    )
-
-
-def _allowed(choice: dict[str, Any], names: dict[str, Tool], shape: ToolShape) -> _Choice:
-    where = "tool_choice"
-    if shape is ToolShape.CHAT:
-        where += ".allowed_tools"
-        choice = choice.get("allowed_tools") or {}
-    mode, tools = (choice.get(key) for key in ("mode", "tools")) if choice else (None, None)
-    if mode not in ("auto", "required"):
+def _callable(choice: CallChoice, by_name: dict[str, Tool]) -> tuple[Tool, ...]:
+    if not by_name:
+        asked = "is 'required'" if choice.names is None else f"names {choice.names[0][:128]!r}"
         raise InvalidRequest(
-            f"'{where}.mode' is {_short(mode)}, must be auto or required", param=f"{where}.mode"
+            f"'tool_choice' {asked}, and there are no 'tools'", param="tool_choice"
         )
-    if not isinstance(tools, list) or not tools or not all(isinstance(t, dict) for t in tools):
-        raise InvalidRequest(f"'{where}.tools' must be a list of functions", param=f"{where}.tools")
-    allowed = [
-        _named(tool, names, shape.path(f"{where}.tools[{i}]"), shape)
-        for i, tool in enumerate(tools)
-    ]
-    by_name = {tool.name: tool for tool in allowed}
-    return _Choice(tuple(by_name.values()), is_required=mode == "required")
-
-
-def _named(holder: Any, names: dict[str, Tool], where: str, shape: ToolShape) -> Tool:
-    """The tool that a choice names."""
-    function = shape.function_of(holder)
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise InvalidRequest(
-            f"'{where}.name' is required", param=f"{where}.name", code="missing_field"
-        )
-    if not names:
-        raise _no_tools(f"names {name[:128]!r}")
-    if name not in names:
-        raise InvalidRequest(
-            f"'tool_choice' names {name[:128]!r}, which is not in 'tools'", param=f"{where}.name"
-        )
-    return names[name]
-
-
-def _no_tools(words: str) -> InvalidRequest:
-    return InvalidRequest(f"'tool_choice' {words}, and there are no 'tools'", param="tool_choice")
-
-
-def _declared(tool: dict[str, Any], shape: ToolShape) -> dict[str, Any]:
-    """As chat templates know it."""
-    if shape is ToolShape.CHAT:
-        return tool
-    function = {key: tool[key] for key in _FUNCTION_KEYS if tool.get(key) is not None}
-    return {"type": "function", "function": function}
-
-
-def _tools(tools: Any, shape: ToolShape) -> Iterator[Tool]:
-    if not isinstance(tools, list):
-        raise InvalidRequest("'tools' must be a list", param="tools", code="invalid_type")
-    if len(tools) > MAX_TOOLS:
-        raise InvalidRequest(f"'tools' holds {len(tools)}, at most {MAX_TOOLS}", param="tools")
-    for i, tool in enumerate(tools):
-        yield _tool(tool, f"tools[{i}]", shape)
-
-
-def _tool(tool: Any, where: str, shape: ToolShape) -> Tool:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if isinstance(kind, str) and kind != "function":
-        raise UnsupportedParameter(
-            f"{where}.type", f"is {kind[:100]!r}: only function is supported"
-        )
-    function = shape.function_of(tool) if kind == "function" else None
-    if not isinstance(function, dict):
-        raise InvalidRequest(
-            f"'{where}' must be an object with type function"
-            + (", and a function" if shape is ToolShape.CHAT else ""),
-            param=where,
-            code="invalid_type",
-        )
-    if shape is ToolShape.RESPONSES:
-        _refuse_options(function, where)
-    where = shape.path(where)
-    name, parameters = function.get("name"), function.get("parameters")
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise InvalidRequest(
-            f"'{where}.name' is {_short(name)}, must be 1 to 128 letters, digits, _, - and .",
-            param=f"{where}.name",
-            code="missing_field" if name is None else "invalid_value",
-        )
-    for key, types, words in (
-        ("description", str, "text"),
-        ("strict", bool, "true or false"),
-        ("parameters", dict, "an object"),
-    ):
-        if function.get(key) is not None and not isinstance(function[key], types):
+    if choice.names is None:
+        return tuple(by_name.values())
+    for name, place in zip(choice.names, choice.places, strict=True):
+        if name not in by_name:
             raise InvalidRequest(
-                f"'{where}.{key}' is {_short(function[key])}, must be {words}",
-                param=f"{where}.{key}",
-                code="invalid_type",
+                f"'tool_choice' names {name[:128]!r}, which is not in 'tools'", param=place
             )
-    return Tool(name, parameters, bool(function.get("strict")), where)
+    return tuple(by_name[name] for name in dict.fromkeys(choice.names))
 
 
-def _refuse_options(function: dict[str, Any], where: str) -> None:
-    """What OpenAI runs on its own side. Raises UnsupportedParameter."""
-    for key in ("async", "defer_loading"):
-        if function.get(key):
-            raise UnsupportedParameter(f"{where}.{key}")
-    if function.get("allowed_callers") not in (None, ["direct"]):
-        raise UnsupportedParameter(f"{where}.allowed_callers")
+def chat_tool_use(
+    tools: Sequence[ChatTool] | None, choice: ChatToolChoice | None, parallel: bool | None
+) -> ToolUse | None:
+    """Of a chat. Raises InvalidRequest."""
+    known = [Tool(each.function, f"tools[{i}].function") for i, each in enumerate(tools or ())]
+    match choice:
+        case ChosenChatTool():
+            wanted = CallChoice.one(choice.function.name, "tool_choice.function.name")
+        case AllowedChatTools(allowed_tools=allowed):
+            names = [tool.function.name for tool in allowed.tools]
+            wanted = CallChoice.some(
+                allowed.mode, names, "tool_choice.allowed_tools.tools[{}].function.name"
+            )
+        case _:
+            wanted = CallChoice(choice or "auto")
+    return tool_use(known, wanted, parallel)
 
 
-def _short(value: Any) -> str:
-    return json.dumps(value)[:100]
+def response_tool_use(
+    tools: Sequence[ResponseTool] | None, choice: ResponseToolChoice | None, parallel: bool | None
+) -> ToolUse | None:
+    """Of /v1/responses. Raises InvalidRequest."""
+    known = [Tool(each, f"tools[{i}]") for i, each in enumerate(tools or ())]
+    for tool, each in zip(known, tools or (), strict=True):
+        each.check(tool.param)
+    match choice:
+        case ChosenResponseTool():
+            wanted = CallChoice.one(choice.name, "tool_choice.name")
+        case AllowedResponseTools():
+            names = [tool.name for tool in choice.tools]
+            wanted = CallChoice.some(choice.mode, names, "tool_choice.tools[{}].name")
+        case _:
+            wanted = CallChoice(choice or "auto")
+    return tool_use(known, wanted, parallel)
+
+
+def message_tool_use(
+    tools: Sequence[MessageTool] | None, choice: MessageToolChoice | None
+) -> ToolUse | None:
+    """Of /v1/messages. Raises InvalidRequest."""
+    known = []
+    for i, tool in enumerate(tools or ()):
+        where = f"tools[{i}]"
+        tool.check(where)
+        known.append(Tool(tool.function(), where, "input_schema"))
+    if choice is None:
+        return tool_use(known, CallChoice("auto"))
+    wanted = CallChoice(_MODES.get(choice.type, "required"))
+    if choice.type == "tool":
+        if choice.name is None:
+            raise InvalidRequest(
+                "'tool_choice.name' is required", param="tool_choice.name", code="missing_field"
+            )
+        wanted = CallChoice.one(choice.name, "tool_choice.name")
+    return tool_use(known, wanted, parallel=not choice.disable_parallel_tool_use)

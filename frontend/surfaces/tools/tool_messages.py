@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from frontend.models.chat_template import ChatTemplate
 from frontend.parsers.calls.tool_parser import ToolParser
@@ -12,34 +14,45 @@ from frontend.surfaces.tools.calls import InvalidJson, read_arguments
 from shared.errors import InvalidRequest
 
 
-def checked_tool_calls(tool_calls: Any, where: str) -> list[dict[str, Any]]:
-    """Calls of an earlier turn: templates want the arguments as an object, OpenAI sends JSON."""
-    if not isinstance(tool_calls, list) or not all(isinstance(call, dict) for call in tool_calls):
-        raise InvalidRequest(f"'{where}' must be a list of objects", param=where)
-    return [_checked_call(call, f"{where}[{i}]") for i, call in enumerate(tool_calls)]
+class PastFunction(msgspec.Struct):
+    """What was called; arguments are an object, or its JSON."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
 
 
-def _checked_call(call: dict[str, Any], where: str) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidRequest(
-            f"'{where}.function.name' is required",
-            param=f"{where}.function.name",
-            code="missing_field",
-        )
-    arguments = function.get("arguments")
+class PastCall(msgspec.Struct):
+    """A call of an earlier turn."""
+
+    function: PastFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+def checked_call(given: dict[str, Any], call: PastCall, where: str) -> dict[str, Any]:
+    """As chat templates want it. Raises InvalidRequest."""
+    arguments = arguments_of(call.function, where)
+    return {**given, "function": {**given["function"], "arguments": arguments}}
+
+
+def arguments_of(function: PastFunction, where: str) -> dict[str, Any] | str:
+    """An object; of a call that was cut, the text that there was.
+
+    `where`: the call in the body. Raises InvalidRequest.
+    """
+    arguments = function.arguments
     if isinstance(arguments, str):
         try:
             arguments = read_arguments(arguments)
-        except InvalidJson:  # a call that was cut: the template gets what there was
-            return call
+        except InvalidJson:
+            return arguments
     if not isinstance(arguments, dict | None):
         raise InvalidRequest(
             f"'{where}.function.arguments' must be an object in JSON",
             param=f"{where}.function.arguments",
             code="invalid_type",
         )
-    return {**call, "function": {**function, "arguments": arguments or {}}}
+    return arguments or {}
 
 
 def for_template(

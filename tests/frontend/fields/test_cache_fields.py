@@ -51,7 +51,7 @@ async def test_what_is_kept(fields: dict[str, Any], keep: KeepPrefix | None) -> 
         ({"keep_prefix": {"seconds": 0}}, "keep_prefix.seconds", "invalid_value"),
         ({"keep_prefix": {"seconds": DAY_S + 1}}, "keep_prefix.seconds", "invalid_value"),
         ({"keep_prefix": 5}, "keep_prefix", "invalid_type"),
-        ({"prompt_cache_retention": "1h"}, "prompt_cache_retention", "invalid_type"),
+        ({"prompt_cache_retention": "1h"}, "prompt_cache_retention", "invalid_value"),
         (
             {"keep_prefix": {}, "prompt_cache_retention": "24h"},
             "prompt_cache_retention",

@@ -73,7 +73,7 @@ async def test_penalties_look_back_as_far_as_llama_cpps() -> None:
         ({"samplers": ["mirostat"]}, "samplers", "unsupported_parameter"),
         ({"samplers": "kz"}, "samplers", "unsupported_parameter"),
         ({"samplers": {"top_k": 1}}, "samplers", "invalid_type"),
-        ({"samplers": [["top_k"]]}, "samplers", "invalid_type"),
+        ({"samplers": [["top_k"]]}, "samplers[0]", "invalid_type"),
         ({"samplers": "ke", "top_k": 3, "repeat_penalty": 2}, "samplers", "unsupported_parameter"),
         ({"samplers": "de", "dry_multiplier": 1, "presence_penalty": 1}, "samplers", None),
         ({"repeat_last_n": -2}, "repeat_last_n", "invalid_value"),

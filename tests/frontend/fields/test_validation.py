@@ -136,11 +136,13 @@ BAD_SAMPLING: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "code"), BAD_SAMPLING)
 async def test_bad_sampling_fields(name: str, value: Any, code: str) -> None:
-    await assert_refused("chat", chat_body(**{name: value}), 400, name, code)
-    await assert_refused("completions", completion_body(**{name: value}), 400, name, code)
+    is_of_item = name in ("stop", "stop_token_ids") and isinstance(value, list)
+    param = f"{name}[{len(value) - 1}]" if is_of_item and code == "invalid_type" else name
+    await assert_refused("chat", chat_body(**{name: value}), 400, param, code)
+    await assert_refused("completions", completion_body(**{name: value}), 400, param, code)
     body = {"text": "Hi", "sampling_params": {name: value}}
     if name != "stream":
-        await assert_refused("generate", body, 400, name, code)
+        await assert_refused("generate", body, 400, param, code)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +154,8 @@ async def test_bad_sampling_fields(name: str, value: Any, code: str) -> None:
         ({"messages": None}, "messages", "missing_field"),
         ({"messages": []}, "messages", "invalid_value"),
         ({"messages": "Hi"}, "messages", "invalid_type"),
-        ({"messages": ["Hi"]}, "messages", "invalid_type"),
-        ({"messages": [{"content": "x"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": ["Hi"]}, "messages[0]", "invalid_type"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role", "missing_field"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "invalid_value"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "invalid_value"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_type"),
@@ -164,8 +166,8 @@ async def test_bad_sampling_fields(name: str, value: Any, code: str) -> None:
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            "messages[0].content[0]",
-            "invalid_value",
+            "messages[0].content[0].text",
+            "missing_field",
         ),
         (
             {
@@ -179,7 +181,7 @@ async def test_bad_sampling_fields(name: str, value: Any, code: str) -> None:
         (
             {"messages": [{"role": "assistant", "content": "x", "tool_calls": 5}]},
             "messages[0].tool_calls",
-            "invalid_value",
+            "invalid_type",
         ),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
         ({"max_tokens": 2, "min_tokens": 3}, "min_tokens", "invalid_value"),

@@ -21,7 +21,7 @@ from frontend.images.loader import LoadedImage, read_image
 from frontend.jobs.job import Caller, Job
 from frontend.models.message_parts import joined, with_parts
 from frontend.models.model_directory import ModelDirectory
-from frontend.surfaces.anthropic.conversation import chat_messages
+from frontend.surfaces.anthropic.conversation import Turn, conversation_of
 from frontend.surfaces.chat.chat_request import ChatRequests
 from shared.catalog.model_status import PoolHeartbeats
 from shared.errors import RequestError
@@ -302,10 +302,6 @@ async def test_texts_reach_a_template_of_parts() -> None:
         (image_part(data_url(bytes(20_001))), {}, "whose URL holds 20001 bytes, at most 20000"),
         (image_part("data:," + "x" * 70_000), {}, "whose URL holds more than 20000 bytes"),
         (image_part(data_url(b"hello")), {}, "is an image that is none of PNG"),
-        (image_part(data_url(PNG), detail="most"), {}, "has the detail 'most', must be one of"),
-        ({"type": "image_url", "image_url": {}}, {}, "needs a URL, not 'None'"),
-        ({"type": "image_url"}, {}, "needs a URL, not 'None'"),
-        ({"type": "image_url", "image_url": 7}, {}, "needs a URL, not '7'"),
     ],
 )
 async def test_a_wrong_image_is_named(
@@ -318,6 +314,21 @@ async def test_a_wrong_image_is_named(
     assert str(error).startswith("'messages[0].content[2]' ")
     assert sentence in str(error)
     assert (error.status_code, error.code) == (400, "invalid_image")
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "code"),
+    [
+        (image_part(data_url(PNG), detail="most"), "image_url.detail", "invalid_value"),
+        ({"type": "image_url", "image_url": {}}, "image_url.url", "missing_field"),
+        ({"type": "image_url"}, "image_url", "missing_field"),
+        ({"type": "image_url", "image_url": 7}, "image_url", "invalid_type"),
+    ],
+)
+async def test_what_is_no_image_is_named(part: dict[str, Any], place: str, code: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        await job_of(text_part("x"), part)
+    assert (raised.value.param, raised.value.code) == (f"messages[0].content[1].{place}", code)
 
 
 async def test_too_many_images() -> None:
@@ -334,7 +345,7 @@ async def test_what_does_not_go_with_images() -> None:
         await job_of(image, text_part("see <image>"))
     with pytest.raises(RequestError, match="has 1 image tokens for 0 images"):
         await job_of(text_part("see <image>"))
-    with pytest.raises(RequestError, match="'input_audio': only text and image_url"):
+    with pytest.raises(RequestError, match='is "input_audio", must be one of text, '):
         await job_of(image, {"type": "input_audio", "input_audio": {}})
 
 
@@ -521,8 +532,9 @@ async def test_an_error_of_a_tool_and_an_image_that_words_were_put_before() -> N
     source = {"type": "base64", "media_type": "image/png", "data": "eA=="}
     result = {"type": "tool_result", "tool_use_id": "c", "is_error": True}
     block = result | {"content": [{"type": "image", "source": source}]}
-    (message,) = chat_messages(None, [{"role": "user", "content": [block]}])
-    assert [part.get("text") for part in message["content"]] == ["Error:", None]
+    turns = msgspec.convert([{"role": "user", "content": [block]}], list[Turn])
+    (message,) = conversation_of(None, turns).messages
+    assert message["content"] == joined(["Error:", None])
     piece = {"content": f"It said: {joined([None, 'b'])}"}
     assert [tuple(part.values()) for part in with_parts(piece)["content"]] == [
         ("text", "It said: "),

@@ -161,7 +161,7 @@ async def test_a_default_is_the_same_as_nothing(route: BodyRoute) -> None:
         outer, _, inner = name.partition(".")
         if of_route not in ("", route.name) or outer not in taken:
             continue
-        if not of_route and f"{route.name} {name}" in DEFAULTS:
+        if not of_route and any(key.startswith(f"{route.name} {name}") for key in DEFAULTS):
             continue
         fields = {outer: {inner: value}} if inner else {outer: value}
         assert await requests_for(route, fields) == plain, key

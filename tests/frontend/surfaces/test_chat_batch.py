@@ -71,7 +71,7 @@ async def test_each_conversation_has_a_choice(stack: Stack) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": None}, "messages"),
-        ({"messages": [user("flat")]}, "messages"),
+        ({"messages": [user("flat")]}, "messages[0]"),
         ({"messages": [[user("a")], []]}, "messages[1]"),
         ({"messages": [[user("a")], [user("b"), {"role": "x"}]]}, "messages[1][1].role"),
         ({"messages": [[user("a")]] * 257}, "messages"),
@@ -92,7 +92,7 @@ async def test_what_is_wrong_is_refused_by_its_place(
         answer = await client.post(BATCH, json=BODY | fields)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
         flat = await client.post(CHAT, json=BODY)
-        assert (flat.status_code, flat.json()["error"]["param"]) == (400, "messages")
+        assert (flat.status_code, flat.json()["error"]["param"]) == (400, "messages[0]")
 
 
 async def test_echo_repeats_what_a_chat_goes_on_with(stack: Stack) -> None:

@@ -92,7 +92,7 @@ async def test_what_editors_send_is_taken_and_they_are_told_what_did_nothing() -
         ({"input_prefix": None}, "input_prefix"),
         ({"input_suffix": None}, "input_suffix"),
         ({"input_prefix": 7}, "input_prefix"),
-        ({"input_extra": [{"filename": "a"}]}, "input_extra"),
+        ({"input_extra": [{"filename": "a"}]}, "input_extra[0].text"),
         ({"input_extra": [{"text": "a"}] * 257}, "input_extra"),
         ({"prompt": [1, 2]}, "prompt"),
         ({"n": 2}, "n"),

@@ -8,13 +8,15 @@ from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from frontend.jobs.job import Caller
 from frontend.openapi.answers import EVENTS
-from frontend.surfaces.anthropic.conversation import chat_messages, continues
+from frontend.surfaces.anthropic.conversation import Turn, continues, conversation_of
 from frontend.surfaces.anthropic.message_answer import Message
 from frontend.surfaces.anthropic.message_request import MessageRequests
+from frontend.surfaces.chat.messages import TextPart
 from shared.errors import RequestError
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import Surface
@@ -320,7 +322,8 @@ def test_blocks_become_messages_of_a_chat() -> None:
         },
     ]
     system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "kind."}]
-    made = chat_messages(system, messages)
+    turns = msgspec.convert(messages, list[Turn])
+    made = conversation_of(msgspec.convert(system, list[TextPart]), turns).messages
     calls = made[2].pop("tool_calls")
     assert made == [
         {"role": "system", "content": "Be\nkind."},
@@ -331,8 +334,8 @@ def test_blocks_become_messages_of_a_chat() -> None:
         {"role": "user", "content": "And now?"},
     ]
     assert [(call["id"], call["function"]) for call in calls] == [
-        ("a", {"name": "f", "arguments": '{"city": "Oslo"}'}),
-        ("b", {"name": "g", "arguments": "{}"}),
+        ("a", {"name": "f", "arguments": {"city": "Oslo"}}),
+        ("b", {"name": "g", "arguments": {}}),
     ]
     assert not continues(made)
 
@@ -392,13 +395,13 @@ async def test_choices_and_switches_reach_the_chat() -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content", "required"),
         (
             {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
-            "messages[0].content[0]",
-            "'document'",
+            "messages[0].content[0].type",
+            "document",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
             "messages[0].content[0].source.type",
-            "is null",
+            "required",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
@@ -408,7 +411,7 @@ async def test_choices_and_switches_reach_the_chat() -> None:
         (
             {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": 5}]}]},
             "messages[0].content[0].input",
-            "is 5",
+            "wrong type",
         ),
         (
             {
@@ -422,8 +425,8 @@ async def test_choices_and_switches_reach_the_chat() -> None:
             "messages",
             "tool_result is missing",
         ),
-        ({"system": [{"type": "image"}]}, "system[0]", "'image'"),
-        ({"system": 5}, "system", "text or a list"),
+        ({"system": [{"type": "image"}]}, "system[0].type", "image"),
+        ({"system": 5}, "system", "wrong type"),
         ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0].type", "web_search"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema", "required"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name", "'tools.0..name'"),

@@ -9,13 +9,14 @@ from base64 import b64encode
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from frontend.jobs.job import Caller, Job
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.surfaces.completions.completion_request import CompletionRequests
 from frontend.surfaces.embeddings.embedding_answer import OllamaEmbeddings
-from frontend.surfaces.ollama.conversation import chat_messages
+from frontend.surfaces.ollama.conversation import OllamaTurn, conversation_of
 from frontend.surfaces.ollama.ollama_answer import (
     OllamaChat,
     OllamaError,
@@ -243,7 +244,7 @@ def test_calls_and_results_find_each_other() -> None:
         {"role": "tool", "content": "1"},
         {"role": "tool", "tool_call_id": "mine", "content": "3"},
     ]
-    made = chat_messages(messages)
+    made = conversation_of(msgspec.convert(messages, list[OllamaTurn])).messages
     assert made[2]["reasoning_content"] == "hm"
     assert [call["id"] for call in made[2]["tool_calls"]] == ["call_0", "call_1", "mine"]
     assert [message["tool_call_id"] for message in made[3:]] == ["call_1", "call_0", "mine"]
@@ -319,13 +320,13 @@ async def test_images_are_base64() -> None:
     [
         ({"model": None}, "model", "required"),
         ({"model": ":latest"}, "model", "required"),
-        ({"messages": "x"}, "messages", "list"),
+        ({"messages": "x"}, "messages", "array"),
         ({"messages": ["x"]}, "messages[0]", "object"),
         ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role", "robot"),
-        ({"messages": [{"role": "user", "content": [1]}]}, "messages[0].content", "text"),
-        ({"messages": [{"role": "user", "images": "x"}]}, "messages[0].images", "list"),
-        ({"messages": [{"role": "user", "images": [1]}]}, "messages[0].images[0]", "base64"),
-        ({"tools": "x"}, "tools", "list"),
+        ({"messages": [{"role": "user", "content": [1]}]}, "messages[0].content", "wrong type"),
+        ({"messages": [{"role": "user", "images": "x"}]}, "messages[0].images", "array"),
+        ({"messages": [{"role": "user", "images": [1]}]}, "messages[0].images[0]", "wrong type"),
+        ({"tools": "x"}, "tools", "array"),
         ({"format": "xml"}, "format", "xml"),
         ({"format": {"$ref": "x"}}, "format", "references"),
         ({"think": "hard"}, "think", "hard"),

@@ -57,18 +57,18 @@ async def job_of(fields: dict[str, Any]) -> Job:
         ({"input": [{"role": "user", "content": 3}]}, "input[0].content", "invalid_type"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input[0].content[0]",
-            "invalid_image",
+            "input[0].content[0].image_url",
+            "missing_field",
         ),
         (
             {"input": [{"role": "user", "content": ["x", IMAGE]}]},
             "input[0].content[1]",
             "unsupported_parameter",
         ),
-        ({"input": [{"type": "mcp_call"}]}, "input[0]", "unsupported_parameter"),
-        ({"input": [{"type": ["message"]}]}, "input[0]", "unsupported_parameter"),
-        ({"input": [{**CALL, "name": None}]}, "input[0].name", "missing_field"),
-        ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id", "invalid_type"),
+        ({"input": [{"type": "mcp_call"}]}, "input[0].type", "unsupported_parameter"),
+        ({"input": [{"type": ["message"]}]}, "input[0].type", "invalid_type"),
+        ({"input": [{**CALL, "name": None}]}, "input[0].name", "invalid_type"),
+        ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id", "invalid_value"),
         ({"input": [{**CALL, "arguments": 1}]}, "input[0].arguments", "invalid_type"),
         ({"input": [{**CALL, "arguments": "[]"}]}, "input[0].arguments", "invalid_type"),
         ({"input": [CALL_OUTPUT]}, "input[0].call_id", "invalid_value"),
@@ -76,8 +76,8 @@ async def job_of(fields: dict[str, Any]) -> Job:
         ({"input": [CALL, {**CALL_OUTPUT, "output": 3}]}, "input[1].output", "invalid_type"),
         (
             {"input": [CALL, {**CALL_OUTPUT, "output": [{"type": "input_image"}]}]},
-            "input[1].output[0]",
-            "invalid_image",
+            "input[1].output[0].image_url",
+            "missing_field",
         ),
         (
             {"input": [CALL, {**CALL_OUTPUT, "output": [IMAGE]}]},
@@ -152,7 +152,7 @@ async def job_of(fields: dict[str, Any]) -> Job:
         ),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls", "invalid_type"),
         ({"conversation": 7}, "conversation", "invalid_type"),
-        ({"conversation": {}}, "conversation", "invalid_type"),
+        ({"conversation": {}}, "conversation.id", "missing_field"),
         (
             {"conversation": "c", "previous_response_id": "resp_x"},
             "conversation",
@@ -206,5 +206,5 @@ async def test_what_agents_send_is_taken() -> None:
         }
     )
     assert job.response is not None
-    assert job.response.params.reasoning == {"effort": "low"}
+    assert job.response.params.reasoning == {"effort": "low", "summary": None}
     assert [item["role"] for item in job.response.items] == ["developer", "assistant", "user"]

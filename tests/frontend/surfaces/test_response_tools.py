@@ -263,7 +263,7 @@ async def test_effort_reaches_a_template_that_knows_it() -> None:
     for effort, end in (("none", closed_end), ("low", open_end), (None, closed_end)):
         request, record = await request_of(reasoning={"effort": effort})
         assert prompt_of(request).endswith(end)
-        assert record.params.reasoning == {"effort": effort}
+        assert record.params.reasoning == {"effort": effort, "summary": None}
 
 
 async def test_a_call_that_was_cut_is_incomplete() -> None:

@@ -334,7 +334,7 @@ async def test_what_is_cut_is_the_end_of_the_text() -> None:
         ({"query": "q"}, "documents", "required"),
         ({"documents": ["a"]}, "query", "required"),
         ({"query": "q", "documents": []}, "documents", "empty"),
-        ({"query": "q", "documents": [{"title": "a"}]}, "documents", "text"),
+        ({"query": "q", "documents": [{"title": "a"}]}, "documents[0].text", "required"),
         ({"query": "q", "documents": ["a"], "top_n": -1}, "top_n", "-1"),
         ({"query": "q", "documents": ["a"], "top_n": 1, "stream": True}, "top_n", "'stream'"),
         ({"query": "q", "documents": ["a"], "max_tokens_per_doc": 9}, "max_tokens_per_doc", "not"),

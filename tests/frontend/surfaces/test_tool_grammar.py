@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
@@ -25,8 +26,9 @@ from frontend.parsers.tools.marked_lists import Phi4Mini
 from frontend.parsers.tools.minimax import MinimaxM2
 from frontend.parsers.tools.pythonic import Llama4
 from frontend.surfaces.tools.answer_styles import mark_ids
-from frontend.surfaces.tools.tool_fields import ToolUse, read_tools
+from frontend.surfaces.tools.tool_fields import ToolUse, chat_tool_use
 from frontend.surfaces.tools.tool_grammar import ToolGrammar
+from frontend.surfaces.tools.tool_shapes import ChatTool, ChatToolChoice
 from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar import grammar_source, parser_limits
 from shared.protocol.reply import AnswerFormat
@@ -167,6 +169,12 @@ def test_a_named_function_is_called_once(style: str) -> None:
     assert [name for name, _ in told.calls] == ["now"]
 
 
+def read_tools(tools: Any, choice: Any, parallel: bool | None) -> ToolUse | None:
+    return chat_tool_use(
+        msgspec.convert(tools, list[ChatTool]), msgspec.convert(choice, ChatToolChoice), parallel
+    )
+
+
 def with_parameters(**schema: Any) -> ToolUse:
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
     use = read_tools([tool], "required", None)
@@ -195,7 +203,7 @@ def test_parameters_that_cannot_be_closed_stay_open() -> None:
     [tool] = with_parameters(type="object", allOf=both).callable
     assert tool.schema() == {"type": "object", "allOf": both}
     with pytest.raises(UnsupportedParameter, match="allOf"):
-        replace(tool, is_strict=True).schema()
+        replace(tool, function=msgspec.structs.replace(tool.function, strict=True)).schema()
 
 
 @pytest.mark.parametrize("has_marks", [True, False])

@@ -474,7 +474,7 @@ NAMED = {"type": "function", "function": {"name": "now"}}
     [
         ({"tools": {"a": 1}}, "tools", "invalid_type"),
         ({"tools": [5]}, "tools[0]", "invalid_type"),
-        ({"tools": [{"type": "function"}]}, "tools[0]", "invalid_type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_field"),
         ({"tools": [{"type": "custom"}]}, "tools[0].type", "unsupported_parameter"),
         (
             {"tools": [{"type": "function", "function": {}}]},
@@ -496,18 +496,23 @@ NAMED = {"type": "function", "function": {"name": "now"}}
         ({"tools": None, "tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"tools": None, "tool_choice": NAMED}, "tool_choice", "invalid_value"),
         ({"tool_choice": "always"}, "tool_choice", "invalid_value"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice.function.name", "missing_field"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing_field"),
         ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "unsupported_parameter"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "f"}}},
             "tool_choice.function.name",
             "invalid_value",
         ),
-        ({"tool_choice": {"type": "allowed_tools"}}, f"{ALLOWED}.mode", "invalid_value"),
+        ({"tool_choice": {"type": "allowed_tools"}}, ALLOWED, "missing_field"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "any"}}},
+            f"{ALLOWED}.mode",
+            "invalid_value",
+        ),
         (
             {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}},
             f"{ALLOWED}.tools",
-            "invalid_value",
+            "missing_field",
         ),
         (
             {
@@ -528,7 +533,7 @@ NAMED = {"type": "function", "function": {"name": "now"}}
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs", "invalid_value"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
-            "messages[0].tool_calls[0].function.name",
+            "messages[0].tool_calls[0].function",
             "missing_field",
         ),
     ],
