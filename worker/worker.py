@@ -291,6 +291,7 @@ class Worker:
             weights=ready.weights if ready else "",
             dtype=ready.dtype if ready else "",
             takes_no_images=ready is not None and ready.takes_no_images,
+            takes_no_embeds=ready is not None and ready.takes_no_embeds,
             sleep_level=self._engine.sleep_level,
         )
 

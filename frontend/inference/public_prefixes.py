@@ -46,7 +46,9 @@ class PublicPrefixes:
         if job.model.name not in self._models or job.sampling.cache_salt:
             return (0,) * len(job.prompts)
         prefixes = await self._prefixes(job.model)
-        return tuple(_matching(prefixes, prompt.token_ids) for prompt in job.prompts)
+        return tuple(
+            0 if prompt.embeds else _matching(prefixes, prompt.token_ids) for prompt in job.prompts
+        )
 
     async def _prefixes(self, model: ServedModel) -> list[bytes]:
         key = model.name, model.card.tokenizer_hash

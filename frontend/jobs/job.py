@@ -29,7 +29,14 @@ from shared.protocol.reply import (
     Surface,
     TextParams,
 )
-from shared.protocol.request import FORK_LEVEL, GenerateRequest, GivenOutput, ImageSpan
+from shared.protocol.request import (
+    EMBEDS_LEVEL,
+    FORK_LEVEL,
+    GenerateRequest,
+    GivenOutput,
+    ImageSpan,
+    PromptEmbeds,
+)
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SIGHT_LEVEL
@@ -52,7 +59,8 @@ class Prompt:
     echo: str = ""  # its text, when the answer is to begin with it; of a pair, the text to be told
     second_start: int = 0  # of a pair, where the tokens of the second kind begin; 0: there are none
     images: tuple[ImageSpan, ...] = ()  # in their order
-    pixels: tuple[bytes, ...] = ()  # of each of them
+    pixels: tuple[bytes, ...] = ()  # of each of them, or the rows of `embeds`
+    embeds: PromptEmbeds | None = None  # in the place of its tokens, which all are 0
 
 
 T = TypeVar("T")
@@ -191,7 +199,8 @@ class Job:
         starts = START_LEVEL if self.sampling.logprobs.prompt_start else 1
         classes = CLASSIFY_LEVEL if self.surface in _OF_CLASSES else 1
         levels = [sampling.params.needed_level for sampling in samplings]
-        return max(readers, eyes, fork, starts, classes, *levels)
+        embeds = EMBEDS_LEVEL if any(prompt.embeds for prompt in self.prompts) else 1
+        return max(readers, eyes, fork, starts, classes, embeds, *levels)
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
         """How the outputs of one prompt are made."""
@@ -217,7 +226,7 @@ class Job:
 
     @property
     def pixels(self) -> list[tuple[bytes, ...]]:
-        """The pixels of each choice's images."""
+        """The pixels of each choice's images, or the rows of its embeddings."""
         return [prompt.pixels for prompt in self.prompts for _ in range(self.sampling.n)]
 
     def requests(
@@ -288,7 +297,7 @@ class Job:
                 job_class=caller.job_class,
                 queue_timeout_s=caller.queue_timeout_s,
                 answer=self.answer,
-                has_images=bool(prompt.images),
+                has_images=bool(prompt.pixels),
                 trace=caller.span.context or caller.trace,
                 payer=caller.payer,
                 base_model="" if self.model.adapter is None else card.name,
@@ -317,6 +326,7 @@ class Job:
                     session=fields.session or caller.session,
                     pooling=self._pooling(prompt),
                     given=None if self.fork is None else self.fork.given,
+                    embeds=prompt.embeds,
                 )
             )
         return requests

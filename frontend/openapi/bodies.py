@@ -60,7 +60,7 @@ from frontend.surfaces.forks.fork_body import (
     ForkBody,
     ForkSampling,
 )
-from frontend.surfaces.generate.generate_request import ALIASES, GenerateBody
+from frontend.surfaces.generate.generate_request import ALIASES, PROMPT_FIELDS, GenerateBody
 from frontend.surfaces.infill.infill_request import MAX_EXTRA, InfillBody
 from frontend.surfaces.infill.infill_request import REFUSED as INFILL_REFUSED
 from frontend.surfaces.ollama.body import (
@@ -190,7 +190,8 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     _complete_chat_batch(schemas["ChatBatchBody"], messages)
     _complete_infill(schemas["InfillBody"])
     _complete_fork(schemas["ForkBody"])
-    _require(schemas["CompletionBody"], "model", "prompt")
+    _require(schemas["CompletionBody"], "model")
+    schemas["CompletionBody"]["anyOf"] = [{"required": ["prompt"]}, {"required": ["prompt_embeds"]}]
     for name in ("EmbeddingBody", "ClassBody", "PoolingBody"):
         _require(schemas[name], "model")
         schemas[name]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
@@ -214,14 +215,17 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     schemas["MessageItem"]["required"].remove("type")
     of_response["include"] = optional(list_of({"enum": list(INCLUDABLE)}))
     _complete_conversations(schemas)
-    schemas["CompletionBody"]["properties"]["prompt"] = _prompts(MAX_PROMPTS)
+    of_completion = schemas["CompletionBody"]["properties"]
+    of_completion["prompt"] = _prompts(MAX_PROMPTS)
+    of_completion["prompt_embeds"] = _embeds(MAX_PROMPTS)
     of_generate = schemas["GenerateBody"]["properties"]
     rids = list_of({"type": "string", "pattern": CLIENT_ID_PATTERN}, maxItems=MAX_PROMPTS)
     for name in CLIENT_ID_FIELDS:
         of_generate[name] = {"anyOf": [*_CLIENT_ID["anyOf"], rids]}
     of_generate["text"] = {"anyOf": _texts(MAX_PROMPTS)}
     of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
-    schemas["GenerateBody"]["oneOf"] = [{"required": ["text"]}, {"required": ["input_ids"]}]
+    of_generate["input_embeds"] = _embeds(MAX_PROMPTS)
+    schemas["GenerateBody"]["oneOf"] = [{"required": [name]} for name in PROMPT_FIELDS]
     schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
     schemas["DetokenizeBody"]["properties"]["tokens"] = list_of(_ID)
     schemas["DetokenizeBody"]["required"] = ["tokens"]
@@ -353,6 +357,13 @@ def _require(schema: dict[str, Any], *names: str) -> None:
 
 def _prompts(max_prompts: int) -> dict[str, Any]:
     return {"anyOf": _texts(max_prompts) + _ids(max_prompts)}
+
+
+def _embeds(max_prompts: int) -> dict[str, Any]:
+    """A tensor in base64 or rows of numbers, or a list of these."""
+    rows = list_of(list_of({"type": "number"}, minItems=1), minItems=1)
+    many = list_of({"anyOf": [SOME_TEXT, rows]}, minItems=1, maxItems=max_prompts)
+    return optional(SOME_TEXT, rows, many)
 
 
 def _texts(max_prompts: int) -> list[dict[str, Any]]:

@@ -50,16 +50,18 @@ def generate_call(
     params: Mapping[str, Any],
     deadline_s: float,
 ) -> Call:
-    """The call of one prompt or conversation. Raises TypeError."""
-    if (prompt is None) == (messages is None):
-        raise TypeError("give either a prompt or messages")
+    """The call of one prompt or conversation; `input_embeds` is a prompt, too. Raises TypeError."""
+    given = (prompt, messages, params.get("input_embeds"))
+    if sum(each is not None for each in given) != 1:
+        raise TypeError("give either a prompt or messages, or input_embeds")
     body = {**params, "stream": True}
     if body.get("model") is None:
         body.pop("model", None)
     if messages is not None:
         body |= {"messages": list(messages), "stream_options": {"include_usage": True}}
         return Call("chat.completions", body, deadline_s)
-    body |= {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt or ())}
+    if prompt is not None:
+        body |= {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
     return Call("generate", body, deadline_s)
 
 

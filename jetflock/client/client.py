@@ -46,9 +46,9 @@ class Client:
                 print(chunk.text_diff, end="")
 
     Parameters are those of the HTTP API: `max_tokens`, `temperature`, `stop`, `n`, `json_schema`,
-    `tools`, ... A `prompt` (a text, or token ids) goes through /generate, `messages` through
-    /v1/chat/completions, `embed` through /v1/embeddings, `score` and `rerank` through /v1/score
-    and /v1/rerank.
+    `tools`, ... A `prompt` (a text, or token ids) or `input_embeds` (rows of numbers, or a file of
+    safetensors in base64) goes through /generate, `messages` through /v1/chat/completions, `embed`
+    through /v1/embeddings, `score` and `rerank` through /v1/score and /v1/rerank.
 
     All methods may be called from any thread. The connection has a thread of its own; the first
     call makes it, or `with`. Methods wait for their answer; those on `_async` do not block an event

@@ -37,6 +37,7 @@ class Standing(NamedTuple):
     status: ModelStatus
     failure: str = ""
     takes_no_images: bool = False  # its workers do not, whatever its card says
+    takes_no_embeds: bool = False
 
 
 class _WorkerStanding(msgspec.Struct, frozen=True):
@@ -45,6 +46,7 @@ class _WorkerStanding(msgspec.Struct, frozen=True):
     pool: str
     state: str
     takes_no_images: bool = False
+    takes_no_embeds: bool = False
 
     @property
     def is_at_work(self) -> bool:
@@ -63,22 +65,28 @@ class PoolHeartbeats:
     states: dict[str, list[str]]
     supervisors: dict[str, list[RoleCard]]
     without_images: frozenset[str] = frozenset()  # pools none of whose workers take any
+    without_embeds: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, workers: Iterable[KvEntry], roles: Iterable[KvEntry]) -> Self:
         """Reads the entries of both buckets; what cannot be read is nobody's heartbeat."""
         states: dict[str, list[str]] = defaultdict(list)
-        taking: dict[str, bool] = {}  # images
+        at_work: set[str] = set()
+        seeing: set[str] = set()
+        taking_embeds: set[str] = set()
         for worker in readable(_WorkerStanding, workers):
             states[worker.pool].append(worker.state)
             if worker.is_at_work:
-                taking[worker.pool] = taking.get(worker.pool, False) or not worker.takes_no_images
+                at_work.add(worker.pool)
+                seeing |= set() if worker.takes_no_images else {worker.pool}
+                taking_embeds |= set() if worker.takes_no_embeds else {worker.pool}
         supervisors: dict[str, list[RoleCard]] = defaultdict(list)
         for card in readable(RoleCard, roles):
             if card.role == SUPERVISOR:
                 supervisors[card.pool].append(card)
-        without_images = frozenset(pool for pool, takes in taking.items() if not takes)
-        return cls(states, supervisors, without_images)
+        without_images = frozenset(at_work - seeing)
+        without_embeds = frozenset(at_work - taking_embeds)
+        return cls(states, supervisors, without_images, without_embeds)
 
     def has(self, pool: str) -> bool:
         """Whether somebody serves the model, or looks after its workers."""
@@ -93,10 +101,11 @@ class PoolHeartbeats:
         states = self.states.get(card.pool, ())
         supervisors = self.supervisors.get(card.pool, ())
         takes_no_images = card.pool in self.without_images
+        takes_no_embeds = card.pool in self.without_embeds
         if WorkerState.READY in states:
-            return Standing(ModelStatus.READY, takes_no_images=takes_no_images)
+            return Standing(ModelStatus.READY, "", takes_no_images, takes_no_embeds)
         if any(state in _PAUSED for state in states):
-            return Standing(ModelStatus.PAUSED, takes_no_images=takes_no_images)
+            return Standing(ModelStatus.PAUSED, "", takes_no_images, takes_no_embeds)
         if failure := _failure_of_all(supervisors):
             return Standing(ModelStatus.FAILED, failure)
         if WorkerState.LOADING in states:

@@ -110,7 +110,7 @@ class SealedReply(msgspec.Struct, frozen=True, omit_defaults=True):
     is_whole: bool = False  # its client takes it in one piece: no text before the finish
     is_shared: bool = False  # it has an idempotency key: several clients may read it
     job_class: str = "interactive"
-    has_images: bool = False  # so that it has an object, whatever its length
+    has_images: bool = False  # or embeddings: so that it has an object, whatever its length
     trace: TraceContext | None = None  # what everybody who works on it makes spans of
     payer: Payer | None = None
     rendering: bytes = b""
@@ -154,7 +154,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     job_class: str = "interactive"
     queue_timeout_s: float = 0.0  # from `created` until the first claim; 0: as long as the deadline
     answer: AnswerFormat | None = None  # of a chat; None: the text is the content
-    has_images: bool = False  # so that it has an object, whatever its length
+    has_images: bool = False  # or embeddings: so that it has an object, whatever its length
     trace: TraceContext | None = None  # what everybody who works on it makes spans of
     payer: Payer | None = None
     base_model: str = ""  # where `model` names a LoRA adapter: the model that it is for

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from shared.protocol.fields import Place
@@ -13,6 +15,7 @@ PROTOCOL_VERSION = 2
 # one before cannot read. Cards tell it; shared/service/feature_level.py says which one is in force.
 FEATURE_LEVEL = 4
 FORK_LEVEL = 3  # of requests whose output begins with what they were given
+EMBEDS_LEVEL = 4  # of prompts that are embeddings
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -23,6 +26,32 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes  # of size and pixels: what the prefix cache knows it by
     height: Place = 0  # of the pixels; 0: the model's, whose images are all of one size
     width: Place = 0
+
+
+class EmbedsDtype(enum.StrEnum):
+    """Of the numbers of embeddings, little-endian."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def num_bytes(self) -> int:
+        return 4 if self is EmbedsDtype.FLOAT32 else 2
+
+
+class PromptEmbeds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the first layer reads in the place of a prompt's tokens, which all are 0: a row for
+    each. The rows are in the prompt's object.
+    """
+
+    width: Place  # numbers of a row
+    dtype: EmbedsDtype
+    digest: bytes  # of the rows
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.num_bytes
 
 
 class KeepPrefix(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +88,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     reply: SealedReply
     deadline_s: float  # budget from the moment it was queued
     prompt_ids: bytes = b""  # little-endian uint32; empty when prompt_object is set
-    prompt_object: str = ""  # object store name of a prompt above the inline limit, or with images
+    # Object store name of a prompt above the inline limit, with images, or of embeddings.
+    prompt_object: str = ""
     images: tuple[ImageSpan, ...] = ()  # in their order
     priority: int = 0  # lower is earlier, as in vLLM
     cache_salt: str = ""  # only requests with the same one share cached prefixes
@@ -75,6 +105,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     # is claimed before an engine is given it.
     may_be_copy: bool = False
     given: GivenOutput | None = None
+    embeds: PromptEmbeds | None = None  # from level 4 on; None: the prompt is of tokens
 
 
 class Readers(msgspec.Struct, frozen=True, omit_defaults=True):

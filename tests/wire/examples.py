@@ -52,10 +52,12 @@ from shared.protocol.reply import (
     TextParams,
 )
 from shared.protocol.request import (
+    EmbedsDtype,
     GenerateRequest,
     GivenOutput,
     ImageSpan,
     KeepPrefix,
+    PromptEmbeds,
     Readers,
     RequestGroup,
 )
@@ -365,6 +367,14 @@ MAPS |= {
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
         text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",
         images=(ImageSpan(1, 2, b"digest", 28, 56),), level=3,
+    ),
+    "request-embeds": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",
+        level=4, embeds=PromptEmbeds(64, EmbedsDtype.BFLOAT16, b"digest"),
+    ),
+    "worker-no-embeds": WorkerCard(
+        "worker-1", "p", "m", "r1", WorkerState.READY, takes_no_embeds=True
     ),
     "worker-whole": WHOLE_WORKER,
     "worker-dtype": WorkerCard("worker-1", "p", "m", "r1", WorkerState.LOADING, dtype="bfloat16"),

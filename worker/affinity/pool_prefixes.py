@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain, with_image_ids
 from shared.protocol.prefix_namespace import PublicPrefix, prefix_namespace, public_namespace
-from shared.protocol.request import GenerateRequest
+from shared.protocol.request import GenerateRequest, ImageSpan
 from worker.affinity.prefix_set import PrefixSet
 from worker.affinity.session_registry import SessionRegistry, Turn, session_hash
 from worker.weights.worker_model import ServedWeights
@@ -79,8 +79,11 @@ class PoolPrefixes:
     def chain(self, request: GenerateRequest, prompt_ids: bytes | None = None) -> PrefixChain:
         """Of its prompt: as it was fetched, or as the request has it; that may be empty."""
         ids = request.prompt_ids if prompt_ids is None else prompt_ids
+        images = request.images
+        if request.embeds is not None:  # as an image of that size
+            images = (ImageSpan(0, len(ids) // 4, request.embeds.digest),)
         return PrefixChain(
-            self.namespace(request), with_image_ids(ids, request.images), self.public(request)
+            self.namespace(request), with_image_ids(ids, images), self.public(request)
         )
 
     def note(self, chain: PrefixChain, request: GenerateRequest | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from shared.protocol.finish import NO_COST, FinishReason
 from shared.protocol.log_records import Claim, End
@@ -54,6 +55,22 @@ _RETRY_DELAY_S = 1.0
 _MAX_RESPECTED = 10_000
 
 
+class InputLimits(Protocol):
+    """What an engine does not take, as it says itself, or its worker's card."""
+
+    @property
+    def takes_no_images(self) -> bool: ...
+
+    @property
+    def takes_no_embeds(self) -> bool: ...
+
+
+def takes_parts(limits: InputLimits, request: GenerateRequest) -> bool:
+    """Whether it takes what of a prompt is no token."""
+    is_blind = bool(request.images) and limits.takes_no_images
+    return not is_blind and not (request.embeds is not None and limits.takes_no_embeds)
+
+
 class RespectedClaims:
     """Claims whose worker may only be slow: each is respected once, by one worker."""
 
@@ -79,7 +96,8 @@ class Claimant:
     ack_wait_s: float
     revision_grace_s: float
     respected: RespectedClaims = field(default_factory=RespectedClaims)
-    takes_images: Callable[[], bool] = lambda: True  # if its model does
+    # Whether its engine takes the images or embeddings of a request, if its model does.
+    takes: Callable[[GenerateRequest], bool] = lambda _: True
     device: Callable[[], str] = lambda: ""  # that its engine computes on
 
 
@@ -111,11 +129,10 @@ class ClaimFlow:
         self._is_alone = False
 
     def begin(self) -> ClaimStep:
-        """Images that cannot be seen here are for others, where there are any."""
-        sees = not self.request.images or self._claimant.takes_images()
-        return Look.ADAPTER if sees else Look.SEERS
+        """Images and embeddings that cannot be read here are for others, where there are any."""
+        return Look.ADAPTER if self._claimant.takes(self.request) else Look.TAKERS
 
-    def on_seers(self, *, are_there: bool) -> ClaimStep:
+    def on_takers(self, *, are_there: bool) -> ClaimStep:
         """Without them, the engine says why not."""
         return Look.OVERDUE if are_there else Look.ADAPTER
 

@@ -18,7 +18,7 @@ class Look(enum.Enum):
     `on_adapter`.
     """
 
-    SEERS = "seers"  # whether another worker takes images, or soon will
+    TAKERS = "takers"  # whether another worker takes its images or embeddings, or soon will
     ADAPTER = "adapter"  # whether the engine has it; it may have to be loaded
     RECORDS = "records"  # the request's ownership log, whole
     LAST = "last"  # the last record of it

@@ -15,7 +15,7 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard
 from shared.telemetry.log import get_logger
 from shared.token_log.ownership import StoredRecord
-from worker.claims.claim_flow import Claimant, ClaimFlow
+from worker.claims.claim_flow import Claimant, ClaimFlow, takes_parts
 from worker.claims.claim_steps import (
     AgeOf,
     ClaimStep,
@@ -59,7 +59,7 @@ class Claimer:
         it needs.
         """
         is_new = delivery.num_delivered == 1 and not request.may_be_copy
-        is_whole = not (request.prompt_object or request.images)
+        is_whole = not (request.prompt_object or request.images or request.embeds)
         return is_new and is_whole and self._adapters.has(request.adapter)
 
     def flow(self, request: GenerateRequest, delivery: Delivery) -> ClaimFlow:
@@ -82,8 +82,8 @@ class Claimer:
     async def _answer(self, flow: ClaimFlow, asked: Question) -> ClaimStep:
         request, delivery = flow.request, flow.delivery
         match asked:
-            case Look.SEERS:
-                return flow.on_seers(are_there=await self._has_seers(request.pool))
+            case Look.TAKERS:
+                return flow.on_takers(are_there=await self._has_takers(request))
             case Look.ADAPTER:
                 return flow.on_adapter(is_here=await self._adapters.ensure(request.adapter))
             case Look.RECORDS:
@@ -147,12 +147,12 @@ class Claimer:
         cards = readable(WorkerCard, await self._workers.entries())
         return any(card.revision in revisions and card.state.may_take for card in cards)
 
-    async def _has_seers(self, pool: str) -> bool:
-        """Whether a worker takes requests with images, or soon will, as far as we know."""
+    async def _has_takers(self, request: GenerateRequest) -> bool:
+        """Whether a worker takes its images or embeddings, or soon will, as far as we know."""
         if not self._heartbeats.is_steady:
             return True
-        cards = readable(WorkerCard, await self._workers.entries(f"{pool}."))
-        return any(card.state.may_take and not card.takes_no_images for card in cards)
+        cards = readable(WorkerCard, await self._workers.entries(f"{request.pool}."))
+        return any(card.state.may_take and takes_parts(card, request) for card in cards)
 
     async def _is_dead(self, holder: Claim) -> bool:
         """Whether the worker of this claim shows no heartbeat, and could have shown one."""

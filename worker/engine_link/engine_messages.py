@@ -13,7 +13,7 @@ import msgspec
 
 from shared.protocol.finish import Finish
 from shared.protocol.prefix_namespace import PublicPrefix
-from shared.protocol.request import KeepPrefix
+from shared.protocol.request import EmbedsDtype, KeepPrefix
 from shared.protocol.role_cards import GpuCard
 from shared.protocol.sampling import PoolingParams, SamplingParams
 
@@ -27,6 +27,14 @@ class RunImage(msgspec.Struct, frozen=True, array_like=True):
     pixels: bytes  # [height, width, 3] uint8
     height: int = 0  # 0: the model's, whose images are all of one size
     width: int = 0
+
+
+class RunEmbeds(msgspec.Struct, frozen=True, array_like=True):
+    """What is read in the place of all tokens of a prompt."""
+
+    width: int  # numbers of a row
+    dtype: EmbedsDtype
+    rows: bytes  # [number of tokens, width]
 
 
 class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -53,6 +61,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
     output_ids: bytes = b""  # tokens that earlier epochs logged, little-endian uint32
     options: RunOptions
     images: tuple[RunImage, ...] = ()  # in their order, without overlaps
+    embeds: RunEmbeds | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
@@ -204,6 +213,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     num_packed_failures: int = 0  # of packed weights on disk that could not be taken or kept
     num_snapshot_slots: int = 0  # recurrent states that there is room for at page borders
     can_release_cache: bool = False  # and keep its weights
+    takes_no_embeds: bool = False
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

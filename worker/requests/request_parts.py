@@ -17,7 +17,7 @@ from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.affinity.prefix_reporter import PrefixReporter
 from worker.capacity.capacity import Capacity
 from worker.capacity.hang_watch import HangWatch
-from worker.claims.claim_flow import Claimant
+from worker.claims.claim_flow import Claimant, takes_parts
 from worker.claims.claimer import Claimer
 from worker.claims.log_history import LogHistory
 from worker.claims.quarantine import Quarantine
@@ -143,7 +143,7 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
             of.model.weights,
             config.ack_wait_s,
             config.revision_grace_s,
-            takes_images=lambda: of.engine.ready is None or not of.engine.ready.takes_no_images,
+            takes=lambda request: of.engine.ready is None or takes_parts(of.engine.ready, request),
             device=lambda: "" if of.engine.gpu is None else of.engine.gpu.name,
         ),
         of.adapters,

@@ -20,6 +20,7 @@ from worker.engine_child.engine_host import EngineHost
 from worker.engine_link.engine_messages import (
     AddRequest,
     RunBegin,
+    RunEmbeds,
     RunImage,
     RunOptions,
     RunOutput,
@@ -113,8 +114,9 @@ class Runs:
                     RunImage(
                         each.start, each.num_tokens, each.digest, pixels, each.height, each.width
                     )
-                    for each, pixels in zip(request.images, prompt.pixels, strict=True)
+                    for each, pixels in zip(request.images, prompt.pixels, strict=False)
                 ),
+                embeds=_embeds_of(request, prompt),
             )
         )
 
@@ -266,3 +268,8 @@ def _beam_text(beam: Beam, tokenizer: Tokenizer, params: TextParams) -> str:
         visible.add(token_id)
     visible.finish()
     return visible.text
+
+
+def _embeds_of(request: GenerateRequest, prompt: PromptData) -> RunEmbeds | None:
+    embeds = request.embeds
+    return None if embeds is None else RunEmbeds(embeds.width, embeds.dtype, prompt.pixels[-1])

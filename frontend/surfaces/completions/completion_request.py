@@ -22,6 +22,7 @@ from frontend.fields.sampling_fields import resolve_sampling
 from frontend.fields.token_rules import check_token_ids
 from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
+from frontend.jobs.embedded_prompt import check_reads_no_prompt, embedded_prompt, embeds_list
 from frontend.jobs.job import Caller, Job, Prompt
 from frontend.jobs.openai_fields import OpenAIFields, answer_options, check_echo, prompt_room
 from frontend.jobs.prompt_encoder import PromptEncoder
@@ -39,12 +40,15 @@ class CompletionBody(OpenAIFields, omit_defaults=True):
 
     model: str | None = None
     prompt: Any = None
+    prompt_embeds: Any = None
     suffix: str | None = None
     echo: bool | None = None
     logprobs: int | bool | None = None
     best_of: int | None = None
 
 
+# Beside fields of sampling.
+_READ_PROMPTS = ("echo", "suffix", "truncate_prompt_tokens", "return_token_ids")
 REFUSED = peer_refusals(CompletionBody, {}, ignored=IGNORED)
 
 
@@ -76,7 +80,12 @@ class CompletionRequests:
             num_kept=_num_kept(body),
             hides_logprobs=body.logprobs is None or body.logprobs is False,
         )
-        prompts = prompt_list(body.prompt, "prompt")
+        embeds = (
+            []
+            if body.prompt_embeds is None
+            else embeds_list(body.prompt_embeds, "prompt_embeds", MAX_PROMPTS)
+        )
+        prompts = [] if embeds and body.prompt is None else prompt_list(body.prompt, "prompt")
         model = await self._models.model(name)
         logprobs = named_ids(body, _logprob_options(body), model.card.vocab_size)
         if options.num_kept:
@@ -101,12 +110,19 @@ class CompletionRequests:
             logprobs=logprobs,
             may_be_empty=echo,
         )
+        if embeds:
+            others = [(name, getattr(body, name)) for name in _READ_PROMPTS]
+            check_reads_no_prompt(sampling.params, logprobs, others)
         room = prompt_room(body, model.card, sampling.max_tokens)
         return Job(
             surface=Surface.COMPLETIONS,
             model=model,
             prompts=tuple(
                 [
+                    await embedded_prompt(self._encoder, caller, model, given, "prompt_embeds")
+                    for given in embeds
+                ]
+                + [
                     await encoded_prompt(
                         self._encoder,
                         caller,

@@ -21,7 +21,13 @@ from frontend.fields.request_body import (
 from frontend.fields.sampling_fields import Sampling, SamplingFields, resolve_sampling
 from frontend.jobs.client_request_id import client_ids_of_prompts
 from frontend.jobs.dry_fields import dry_breakers
-from frontend.jobs.job import AnswerOptions, Caller, Job
+from frontend.jobs.embedded_prompt import (
+    check_reads_no_prompt,
+    embedded_prompt,
+    embeds_list,
+    is_matrix,
+)
+from frontend.jobs.job import AnswerOptions, Caller, Job, Prompt
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.surfaces.completions.completion_request import (
@@ -41,6 +47,7 @@ class GenerateBody(msgspec.Struct, omit_defaults=True):
     model: str | None = None
     text: Any = None
     input_ids: Any = None
+    input_embeds: Any = None
     stream: bool | None = None
     return_logprob: bool | None = None
     top_logprobs_num: int | None = None
@@ -50,6 +57,7 @@ class GenerateBody(msgspec.Struct, omit_defaults=True):
     incremental_streaming_output: bool | None = None
 
 
+PROMPT_FIELDS = ("text", "input_ids", "input_embeds")
 ALIASES = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
@@ -87,9 +95,10 @@ class GenerateRequests:
             model = await self._models.only_model()
         samplings = [await self._sampling(flat, name, model, caller) for flat in flats]
         _check_common(samplings)
-        encoded = [
-            await encoded_prompt(self._encoder, caller, model, item, name) for item in prompts
-        ]
+        if name == "input_embeds":
+            for sampling in samplings:
+                check_reads_no_prompt(sampling.params, sampling.logprobs, ())
+        encoded = [await self._encoded(item, name, model, caller) for item in prompts]
         for prompt in encoded:
             _check_start(samplings[0].logprobs.prompt_start, len(prompt.token_ids))
         return Job(
@@ -99,11 +108,14 @@ class GenerateRequests:
             sampling=samplings[0],
             samplings=tuple(samplings) if len(samplings) > 1 else (),
             stream=bool(body.stream),
-            options=AnswerOptions(
-                is_list=_is_list(body.text if name == "text" else body.input_ids)
-            ),
+            options=AnswerOptions(is_list=_is_list(getattr(body, name), name)),
             rids=rids,
         )
+
+    async def _encoded(self, given: Any, name: str, model: ServedModel, caller: Caller) -> Prompt:
+        if name == "input_embeds":
+            return await embedded_prompt(self._encoder, caller, model, given, name)
+        return await encoded_prompt(self._encoder, caller, model, given, name)
 
     async def _sampling(
         self, flat: dict[str, Any], prompt_name: str, model: ServedModel, caller: Caller
@@ -157,12 +169,15 @@ def _check_num_params(num_params: int, num_prompts: int) -> None:
         )
 
 
-def _prompts_of(body: GenerateBody) -> tuple[str, list[str | list[int]]]:
+def _prompts_of(body: GenerateBody) -> tuple[str, list[Any]]:
     """The field that has them, and they. Raises InvalidRequest."""
-    name = "input_ids" if body.input_ids is not None else "text"
-    if body.text is not None and body.input_ids is not None:
-        raise InvalidRequest("give 'text' or 'input_ids', not both", param="input_ids")
-    prompts = prompt_list(body.text if name == "text" else body.input_ids, name)
+    given = [each for each in PROMPT_FIELDS if getattr(body, each) is not None]
+    if len(given) > 1:
+        raise InvalidRequest(f"give '{given[0]}' or '{given[1]}', not both", param=given[1])
+    name = given[0] if given else "text"
+    if name == "input_embeds":
+        return name, embeds_list(body.input_embeds, name, MAX_PROMPTS)
+    prompts = prompt_list(getattr(body, name), name)
     if any(isinstance(prompt, str) != (name == "text") for prompt in prompts):
         wanted = "text" if name == "text" else "token ids"
         raise InvalidRequest(f"'{name}' must hold {wanted}", param=name, code="invalid_type")
@@ -196,9 +211,11 @@ def _check_common(samplings: Sequence[Sampling]) -> None:
                 )
 
 
-def _is_list(prompt: Any) -> bool:
-    """Whether it is a list of prompts: of texts, or of lists of ids."""
-    return isinstance(prompt, list) and not isinstance(prompt[0], int)
+def _is_list(given: Any, name: str) -> bool:
+    """Whether it is a list of prompts: of texts, of lists of ids, or of embeddings."""
+    if name == "input_embeds":
+        return isinstance(given, list) and not is_matrix(given)
+    return isinstance(given, list) and not isinstance(given[0], int)
 
 
 def _logprob_options(body: GenerateBody, fields: SamplingFields, vocab_size: int) -> LogprobOptions:

@@ -75,6 +75,8 @@ class RequestKeeper:
         what = None
         if any(prompt.images for prompt in job.prompts):
             what = "has images"
+        elif any(prompt.embeds for prompt in job.prompts):
+            what = "has a prompt of embeddings"
         elif job.pooling is not None:
             what = "has no output tokens"
         elif job.sampling.params.beam is not None:

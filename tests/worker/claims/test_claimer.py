@@ -57,7 +57,7 @@ def make_claimer(
             make_weights(revision),
             ACK_WAIT_S,
             revision_grace_s,
-            takes_images=lambda: takes_images,
+            takes=lambda request: takes_images or not request.images,
         ),
         make_adapters(cluster),
         heartbeats or Writability(),

@@ -15,7 +15,7 @@ from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, image_spans
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
-from worker.engine.models.model import Model
+from worker.engine.models.model import ImageRows, Model
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import SamplePoint, ScheduleBatch
 from worker.engine.request.step_result import DoneStep, SampleError, StepHandle, StepResult
@@ -75,7 +75,7 @@ class ModelRunner:
             self._req_to_token,
             self._kv_cache_pool.page_size,
             self._last_token_ids,
-            () if eyes is None else eyes.rows(image_spans(batch)),
+            (() if eyes is None else eyes.rows(image_spans(batch))) + _given_rows(batch),
             None if self._states is None else self._states.step(batch),
             None if eyes is None else eyes.axis_positions(batch),
             None if eyes is None else eyes.reach(batch),
@@ -142,3 +142,18 @@ class TorchForward:
 
     def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         return self._model.lora_projections(weights)
+
+
+def _given_rows(batch: ScheduleBatch) -> tuple[ImageRows, ...]:
+    """Of the chunks whose requests have embeddings in the place of tokens."""
+    found: list[ImageRows] = []
+    shift = batch.num_plain  # decoding requests are past their prompts
+    for entry in batch.others:
+        embeds = entry.req.embeds
+        end = 0 if embeds is None else min(entry.end, embeds.num_rows)
+        if embeds is not None and entry.start < end:
+            places = torch.arange(shift, shift + end - entry.start)
+            values = torch.tensor(embeds.values(entry.start, end))
+            found.append(ImageRows(places, values[None]))
+        shift += entry.num_tokens
+    return tuple(found)

@@ -24,6 +24,7 @@ from worker.engine.loading import determinism, made_limits, recurrent_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model
@@ -117,6 +118,7 @@ class CpuLoader:
             kernel_set=loaded.kernel_set,
             num_packed_failures=loaded.num_packed_failures,
             release_cache=release_cache,
+            no_embeds=_embeds_obstacle(setup.config),
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
@@ -211,6 +213,21 @@ class CpuLoader:
             max_running = self._site.step.max_running
             return KVCachePool(layout, num_empty_pages(config, max_running, setup.max_context_len))
         return KVCachePool(layout, num_kv_pages(config, layout.bytes_per_token))
+
+
+def _embeds_obstacle(model: ModelConfig) -> str:
+    """Why embeddings in the place of tokens would not be what the model's own are; "": they are."""
+    if not isinstance(model, DecoderConfig):
+        return ""
+    for is_so, told in (
+        (model.embedding_scale != 1.0, "multiplies its own with a scale"),
+        (model.position_offset is not None, "adds embeddings of positions to its own"),
+        (model.norms_embeddings, "normalises its own"),
+        (model.layer_inputs is not None, "gives each layer others beside them"),
+    ):
+        if is_so:
+            return f"{model.architecture} {told}"
+    return ""
 
 
 def _num_told_values(model: ModelConfig) -> int:

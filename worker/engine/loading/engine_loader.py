@@ -43,6 +43,7 @@ from worker.engine.models.registry import read_model_config
 from worker.engine.native.native_choice import has_fast_bfloat16
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
+from worker.engine.request.req_embeds import EmbedsRule
 from worker.engine.request.req_image import Eyes
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
@@ -154,6 +155,7 @@ class EngineLoader:
                     self._config.max_lora_rank,
                 ),
                 Eyes(setup.config.sight, loaded.no_images),
+                EmbedsRule(setup.config.hidden_size, loaded.no_embeds),
                 self._functions,
             ),
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
@@ -229,6 +231,7 @@ class EngineLoader:
             dtype=dtype_name(setup.dtype),
             has_prefixes=loaded.has_prefixes,
             takes_no_images=bool(loaded.no_images),
+            takes_no_embeds=bool(loaded.no_embeds),
             num_packed_failures=loaded.num_packed_failures,
             num_snapshot_slots=loaded.num_snapshots or 0,
             can_release_cache=loaded.release_cache is not None,

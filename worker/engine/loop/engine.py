@@ -23,6 +23,7 @@ from worker.engine.loop.step_pipeline import StepDone, StepPipeline
 from worker.engine.lora.adapter_pool import AdapterPool
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
+from worker.engine.request.req_embeds import EmbedsRule
 from worker.engine.request.req_image import Eyes
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.request.token_functions import TokenFunctions
@@ -54,6 +55,7 @@ class ReqParts:
 
     adapters: AdapterPool
     eyes: Eyes
+    embeds: EmbedsRule
     functions: TokenFunctions  # of the operator
 
 
@@ -166,7 +168,7 @@ class Engine:
 
     def add(self, command: AddRequest) -> None:
         self._has_news = True
-        error = self._parts.eyes.error(command)
+        error = self._parts.eyes.error(command) or self._parts.embeds.error(command)
         if error is not None:
             self._refuse(command.run_id, error)
             return
@@ -183,6 +185,7 @@ class Engine:
             self._parts.adapters.get(adapter_id),
             self._parts.eyes.images(command),
             functions,
+            self._parts.embeds.of(command),
         )
         if adapter_id and arrival.adapter is None:
             self._refuse(command.run_id, self._parts.adapters.absence(adapter_id))

@@ -98,7 +98,7 @@ class DecoderModel:
         if self._config.norms_embeddings:
             residual = self._norm.of(residual)
         for places, rows in batch.image_rows:
-            residual[places] = rows[0]
+            residual[places] = rows[0].to(residual.dtype)
         given = None if self._inputs is None else self._inputs.of(batch, residual)
         delta = torch.zeros_like(residual)
         self._ops.begin(batch.rope_positions)

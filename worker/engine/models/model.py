@@ -18,7 +18,7 @@ class ImageRows(NamedTuple):
 
     places: torch.Tensor  # [num_rows] int64, indices into the tokens of the step
     rows: torch.Tensor  # [1 + num_deep, num_rows, hidden_size]: the first in place of embeddings,
-    # the others added to what the first layers give
+    # the others added to what the first layers give. What a request has given itself is float32.
 
 
 class ModelInput(Protocol):

@@ -106,7 +106,7 @@ class TransformersModel:
             return {"input_ids": batch.input_ids[None]}
         embeddings = self._body.get_input_embeddings()(batch.input_ids)
         for places, rows in batch.image_rows:
-            embeddings[places] = rows[0]
+            embeddings[places] = rows[0].to(embeddings.dtype)
         return {"inputs_embeds": embeddings[None]}
 
     def image_features(self, pixels: torch.Tensor, _: PixelSize) -> torch.Tensor:

@@ -7,6 +7,7 @@ import weakref
 from typing import NamedTuple, Self
 
 import torch
+from torch.nn import functional
 
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
@@ -51,8 +52,12 @@ class GivenRows(NamedTuple):
         places = torch.cat([each.places for each in batch.image_rows])
         row_of_token = torch.full((len(batch.input_ids),), -1)
         row_of_token[places] = torch.arange(len(places))
-        rows = torch.cat([each.rows for each in batch.image_rows], dim=1)
-        return cls(row_of_token, rows.float().contiguous())
+        depth = max(len(each.rows) for each in batch.image_rows)
+        rows = [
+            functional.pad(each.rows.float(), (0, 0, 0, 0, 0, depth - len(each.rows)))
+            for each in batch.image_rows
+        ]
+        return cls(row_of_token, torch.cat(rows, dim=1))
 
 
 class NativeForward:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from worker.engine.request.req_embeds import ReqEmbeds
 from worker.engine.request.req_image import ReqImage
 from worker.engine.request.token_functions import BoundFunction
 from worker.engine_link.engine_messages import AddRequest
@@ -30,6 +31,7 @@ class Arrival:
     adapter: Adapter | None = None  # that the command names
     images: Sequence[ReqImage] = ()  # in their order, without overlaps
     functions: Sequence[BoundFunction] = ()  # of the operator, that the command names
+    embeds: ReqEmbeds | None = None  # None: the prompt is of tokens
 
     @property
     def num_prompt_tokens(self) -> int:

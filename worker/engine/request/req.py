@@ -50,6 +50,7 @@ class Req:
         "arrival",
         "arrived_at_s",
         "dry",
+        "embeds",
         "fault",
         "functions",
         "has_penalties",
@@ -96,6 +97,7 @@ class Req:
         self.sampling = sampling = command.options.sampling
         self.pooling = command.options.pooling
         self.images = arrival.images
+        self.embeds = arrival.embeds
         self.adapter = arrival.adapter  # on top of the model's weights
         self.arrival = arrival.number
         self.arrived_at_s = arrival.at_s

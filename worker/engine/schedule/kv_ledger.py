@@ -12,6 +12,7 @@ from worker.engine.cache.radix_node import RadixNode
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.request.req import Req
+from worker.engine.request.req_embeds import ReqEmbeds
 from worker.engine.request.schedule_batch import NO_COPIES, ScheduledReq, StateCopies
 from worker.engine.schedule.snapshot_planner import SnapshotPlanner
 
@@ -262,6 +263,8 @@ class KVLedger:
             self._mark_namespaces(req, num_keys)
             if req.images:
                 self._mark_images(req, num_keys)
+            if req.embeds is not None:
+                self._mark_embeds(req, req.embeds, num_keys)
         return keys[start_page:end_page]
 
     def _mark_namespaces(self, req: Req, first_page: int) -> None:
@@ -282,3 +285,10 @@ class KVLedger:
             last_page = (image.end - 1) // size
             for page in range(max(first_page, image.start // size), min(len(keys), last_page + 1)):
                 keys[page] += image.page_mark
+
+    def _mark_embeds(self, req: Req, embeds: ReqEmbeds, first_page: int) -> None:
+        """Tells pages of embeddings apart: the tokens in their place are the same."""
+        keys = req.page_keys
+        end_page = min(len(keys), self._num_pages_for(embeds.num_rows))
+        for page in range(first_page, end_page):
+            keys[page] += embeds.page_mark(page, self.page_size)
