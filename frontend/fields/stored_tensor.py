@@ -9,6 +9,7 @@ import array
 import io
 import itertools
 import pickletools
+import struct
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -30,8 +31,11 @@ _TORCH = {
 }
 _ZIP = b"PK\x03\x04"
 _MAX_HEAD_BYTES = 64 * 1024
-# What readers say of bytes that are not of their kind: the last one of encrypted parts.
-_BROKEN = (ConfigError, ValueError, zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError)
+# What the readers of both formats, of zip and of pickle raise where bytes are not of their kind.
+_BROKEN = (
+    *(ConfigError, zipfile.BadZipFile, struct.error, ValueError, KeyError, OverflowError),
+    *(EOFError, OSError, RuntimeError),
+)
 # By the bytes of a number of 16 bits: whether all bits of its exponent in it are set.
 _HIGH_OF = {
     EmbedsDtype.FLOAT16: bytes(each & 0x7C == 0x7C for each in range(256)),

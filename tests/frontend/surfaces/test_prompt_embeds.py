@@ -99,17 +99,13 @@ async def test_rows_of_numbers_as_sglang_has_them() -> None:
     ],
 )
 async def test_what_is_wrong_is_named(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(RequestError) as raised:
+    async def accept() -> None:
         job = await job_of(**fields)
-        job.requests(
-            "g",
-            Caller(),
-            created=0,
-            subject="s",
-            frontend_id="f",
-            max_logprob_bytes=1,
-            cache_salt="",
-        )
+        own: dict[str, Any] = {"subject": "s", "frontend_id": "f", "cache_salt": ""}
+        job.requests("g", Caller(), created=0, max_logprob_bytes=1, **own)
+
+    with pytest.raises(RequestError) as raised:
+        await accept()
     assert told in str(raised.value)
     assert raised.value.status_code == 400
 
