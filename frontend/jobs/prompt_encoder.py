@@ -266,6 +266,7 @@ def _cut(
 ) -> list[int]:
     """The ids without what is too much on one side, unless the special tokens alone are longer."""
     num_special = tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
-    encoding.truncate(max(0, max_tokens - num_special), direction=side)
+    num_kept = min(max(0, max_tokens - num_special), len(encoding))  # of any number that is asked
+    encoding.truncate(num_kept, direction=side)
     ids: list[int] = tokenizer.post_process(encoding, None, add_special_tokens).ids
     return ids

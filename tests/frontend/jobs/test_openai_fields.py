@@ -46,6 +46,7 @@ async def test_a_prompt_is_cut_at_its_beginning() -> None:
     whole = await prompt_of(prompt="abcdef")
     assert await prompt_of(prompt="abcdef", truncate_prompt_tokens=3) == [BOS, *whole[-2:]]
     assert await prompt_of(prompt="abcdef", truncate_prompt_tokens=99) == whole
+    assert await prompt_of(prompt="abcdef", truncate_prompt_tokens=2**70) == whole
     assert await prompt_of(prompt="abcdef", truncate_prompt_tokens=1) == [BOS]
     without = {"prompt": "abcdef", "add_special_tokens": False}
     assert await prompt_of(**without, truncate_prompt_tokens=3) == whole[-3:]
