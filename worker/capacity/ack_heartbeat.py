@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 from shared.telemetry.log import get_logger
@@ -18,6 +20,7 @@ from worker.runs.token_log import TokenLog
 _TICK_S = 0.5
 _IDLE_TICK_S = 1.0
 _IDLE_TICKS = 4  # from one look for room to the next, while nothing is held
+_AT_ONCE = 256  # requests, in one turn of the loop
 _DEADLINE_SLACK_S = 5.0  # a living frontend ends a request in time; we only when it is gone
 
 log = get_logger(__name__)
@@ -45,11 +48,14 @@ class AckHeartbeat:
         self._acks = acks
         self._ack_wait_s = ack_wait_s
         self._on_overdue = on_overdue
+        self._round: deque[HeldRequest] = deque()  # not kept yet in this round
+        self._num_a_tick = 0
 
     async def run(self) -> None:
         """Keep until cancelled."""
         for tick in itertools.count():
-            await asyncio.sleep(min(self._tick_s, self._ack_wait_s / 8))
+            tick_s = min(self._tick_s, self._ack_wait_s / 8)
+            await asyncio.sleep(tick_s)
             # A paused engine makes no steps, so that nobody else looks whether it may go on.
             if self._is_busy or tick % _IDLE_TICKS == 0:
                 self._pause.update()
@@ -60,7 +66,7 @@ class AckHeartbeat:
                     log_stalled_s=round(self._token_log.stalled_s, 2),
                 )
                 continue
-            await self._keep_all()
+            await self.keep_some(tick_s)
 
     @property
     def _is_busy(self) -> bool:
@@ -70,15 +76,28 @@ class AckHeartbeat:
     def _tick_s(self) -> float:
         return _TICK_S if self._is_busy else _IDLE_TICK_S
 
-    async def _keep_all(self) -> None:
+    async def keep_some(self, tick_s: float) -> None:
+        """As many as it takes to look at each eight times in `ack_wait`: with thousands of requests
+        no tick is long, and their acknowledgements are spread over many.
+        """
+        if not self._round:
+            self._round = deque(self._held_requests)
+            self._num_a_tick = math.ceil(len(self._round) * tick_s / (self._ack_wait_s / 8))
         now = time.monotonic()
-        for held in self._held_requests:
-            if now - held.kept_at >= self._ack_wait_s / 4:
-                held.kept_at = now
-                await self._acks.in_progress(held.delivery)
-            if held.state is HoldState.RUNNING:
-                if held.is_restatement_due(now):
-                    self._token_log.append(held.restate(now))
-                if held.age_s > held.request.deadline_s + _DEADLINE_SLACK_S:
-                    self._on_overdue(held)
+        for idx in range(min(self._num_a_tick, len(self._round))):
+            await self._keep(self._round.popleft(), now)
+            if idx % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
         self._token_log.flush()
+
+    async def _keep(self, held: HeldRequest, now: float) -> None:
+        if held.state is HoldState.DROPPED:
+            return
+        if now - held.kept_at >= self._ack_wait_s / 4:
+            held.kept_at = now
+            await self._acks.in_progress(held.delivery)
+        if held.state is HoldState.RUNNING:
+            if held.is_restatement_due(now):
+                self._token_log.append(held.restate(now))
+            if held.age_s > held.request.deadline_s + _DEADLINE_SLACK_S:
+                self._on_overdue(held)

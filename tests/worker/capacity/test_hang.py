@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 
 from shared.errors import ConfigError
+from shared.nats_client.connection import round_trip
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.role_cards import WorkerState
+from shared.subjects import LANES
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 from tests.worker.io_stage import Stage, eventually, ids, make_request, open_stage
@@ -22,6 +26,8 @@ from worker.config import WorkerConfig
 from worker.engine.scripted.scripted_engine import ScriptedEngine
 from worker.engine_link.engine_messages import EngineReady
 from worker.engine_link.scripted_config import ScriptedConfig
+from worker.held.delivery import Delivery
+from worker.held.held_request import HeldRequest
 
 pytestmark = pytest.mark.integration
 
@@ -182,3 +188,33 @@ def test_a_timeout_that_slow_steps_reach_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"hang_timeout_s=0\.9 .* max_step_s=0\.5"):
         WorkerConfig(hang_timeout_s=0.9).check()
     assert WorkerConfig().engine_config(Path()).max_step_s == 0.5
+
+
+async def test_thousands_of_requests_are_kept_some_at_a_time(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each look at them would keep the loop from everything else."""
+    for tick in ("_TICK_S", "_IDLE_TICK_S"):
+        monkeypatch.setattr(f"worker.capacity.ack_heartbeat.{tick}", 3600.0)
+    acked: list[bytes] = []
+
+    async def on_ack(message: Msg) -> None:
+        acked.append(message.data)
+
+    async with (
+        open_stage(nats_server.url, ack_wait_s=320.0) as stage,
+        running_worker(stage) as worker,
+    ):
+        await worker.cluster.nc.subscribe("kept", cb=on_ack)
+        held_requests = worker.runner.parts.held_requests
+        for _ in range(1000):
+            delivery = Delivery(b"", "kept", 1, 1, datetime.now(UTC), "", LANES[0], 0)
+            held = HeldRequest(make_request(), delivery, None)
+            held.kept_at = float("-inf")
+            held_requests.add(held)
+        for num_ticks in range(1, 5):
+            await worker.runner._ack_heartbeat.keep_some(10.0)
+            await round_trip(worker.cluster.nc)
+            assert acked == [b"+WPI"] * 250 * num_ticks
+        for held in held_requests:
+            held_requests.drop(held)

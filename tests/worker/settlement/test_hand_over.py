@@ -399,7 +399,7 @@ async def test_an_outbound_buffer_that_is_full_does_not_end_the_worker(
         worker.runner.on_delivery(delivery)  # what it says of it cannot be sent
         await worker.runner.parts.acks.nak(delivery)
         worker.engine.emit(run.run_id, ids("c"), STOP)
-        await worker.runner._ack_heartbeat._keep_all()
+        await worker.runner._ack_heartbeat.keep_some(60.0)
         await asyncio.sleep(0.05)
         worker.cluster.nc._max_pending_size = size
         nats_server.start()
