@@ -50,7 +50,6 @@ from worker.weights.worker_model import ServedWeights
 
 _OTHER_WORKER_DELAY_S = 0.5  # one that has what it needs may have room now
 _NO_WEIGHTS_DELAY_S = 2.0  # one may be starting
-_NEXT_SUSPECT_DELAY_S = 1.0  # another worker may be free, or ours by then
 _RETRY_DELAY_S = 1.0
 _MAX_RESPECTED = 10_000
 
@@ -127,6 +126,7 @@ class ClaimFlow:
         self._taken: Taken | None = None
         self._prompt: PromptData | None = None
         self._is_alone = False
+        self._is_in_company = False
 
     def begin(self) -> ClaimStep:
         """Images and embeddings that cannot be read here are for others, where there are any."""
@@ -309,9 +309,14 @@ class ClaimFlow:
         crashes = self.taken.crashes
         return Isolate(crashes) if is_suspect(crashes) else SeeRoom()
 
-    def on_occupied(self) -> ClaimStep:
-        """Another suspect has the worker for itself."""
-        return Released(self.taken.epoch, _NEXT_SUSPECT_DELAY_S)
+    def on_occupied(self, again_s: float) -> ClaimStep:
+        """Other suspects are tried now: another worker may be free, or ours by then."""
+        return Released(self.taken.epoch, again_s)
+
+    def on_company(self) -> ClaimStep:
+        """It is one of too many suspects to have a worker for itself."""
+        self._is_in_company = True
+        return SeeRoom()
 
     def on_isolated(self) -> ClaimStep:
         """Nothing else is here, unless it is gone itself."""
@@ -324,7 +329,7 @@ class ClaimFlow:
                 return Over("it was ended")
             case AfterClaim.RELEASE:
                 return Released(self.taken.epoch)
-        if is_suspect(self.taken.crashes) and not self._is_alone:
+        if is_suspect(self.taken.crashes) and not (self._is_alone or self._is_in_company):
             return self.claim_alone()
         return Run(self.taken, self._prompt)
 

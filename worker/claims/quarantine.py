@@ -1,8 +1,14 @@
-"""Gives a request under which workers died a worker for itself: nobody else dies with it again."""
+"""Gives a request under which workers died a worker for itself: nobody else dies with it again.
+
+When workers die that hold thousands, all of those are suspects, and hardly any is guilty: so many
+are tried some at a time, beside whatever else runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import enum
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,12 +24,27 @@ from worker.telemetry import WorkerMetrics
 _FINISH_S = 0.5  # what ends by itself this soon need not move
 _TICK_S = 0.25
 _CONFIRM_S = 1.0
+_ALONE = 8  # so many suspects, or fewer, are tried one by one; of more, one in so many at a time
+_MAX_CRASHES = 6  # whoever was there so often is tried alone
+_KNOWN_S = 15.0  # a suspect that has not come again for so long is elsewhere
+_AGAIN_S = 1.0  # until one comes again that cannot be tried now
+_EACH_S = 0.005  # for each suspect: so that no more than 200 a second come
 
 log = get_logger(__name__)
 
 
+class Trial(enum.Enum):
+    """How a suspect is tried now."""
+
+    ALONE = "alone"  # nothing else is here
+    IN_COMPANY = "in company"
+    LATER = "later"
+
+
 class Quarantine:
-    """One suspect at a time. While it is in here, the room has no place for anybody else."""
+    """One suspect at a time, while they are few. While it is in here, the room has no place for
+    anybody else.
+    """
 
     def __init__(
         self,
@@ -40,6 +61,37 @@ class Quarantine:
         self._token_log = token_log
         self._metrics = metrics
         self._hand_over_timeout_s = hand_over_timeout_s
+        self._met_at: dict[str, float] = {}  # of suspects not proven yet, by request id
+        self._num_in_company = 0
+
+    def trial(self, suspect: HeldRequest, crashes: tuple[Crash, ...]) -> Trial:
+        """What is to be done with a suspect that was claimed."""
+        now = time.monotonic()
+        self._met_at.pop(suspect.rid, None)
+        self._met_at[suspect.rid] = now  # the latest last
+        while now - (oldest := next(iter(self._met_at.items())))[1] > _KNOWN_S:
+            del self._met_at[oldest[0]]
+        if self._capacity.is_quarantined:
+            return Trial.LATER
+        if len(self._met_at) <= _ALONE or len(crashes) >= _MAX_CRASHES:
+            return Trial.ALONE
+        has_place = self._num_in_company < len(self._met_at) // _ALONE
+        return Trial.IN_COMPANY if has_place else Trial.LATER
+
+    @property
+    def again_s(self) -> float:
+        """When a suspect shall come again that cannot be tried now."""
+        return max(_AGAIN_S, _EACH_S * len(self._met_at))
+
+    @asynccontextmanager
+    async def in_company(self, suspect: HeldRequest) -> AsyncIterator[None]:
+        """It has one of the places for suspects."""
+        self._num_in_company += 1
+        log.info("tried_in_company", rid=suspect.rid, num_suspects=len(self._met_at))
+        try:
+            yield
+        finally:
+            self._num_in_company -= 1
 
     @asynccontextmanager
     async def of(self, suspect: HeldRequest, crashes: tuple[Crash, ...]) -> AsyncIterator[None]:
@@ -67,6 +119,7 @@ class Quarantine:
         if not suspect.has_progressed and suspect.state is not HoldState.DROPPED:
             await suspect.watched.wait()
         if suspect.has_progressed:
+            self._met_at.pop(suspect.rid, None)
             await self._token_log.wait_flushed(_CONFIRM_S)
             log.info("acquitted", rid=suspect.rid)
 

@@ -36,7 +36,7 @@ from worker.claims.claim_steps import (
     Taken,
 )
 from worker.claims.claimer import Claimer
-from worker.claims.quarantine import Quarantine
+from worker.claims.quarantine import Quarantine, Trial
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest
 from worker.runs.runs import Runs
@@ -113,10 +113,16 @@ class Taker:
     ) -> Ending:
         """In quarantine: returns when the request has made progress, or is gone."""
         self._runs.undo(held)
-        if self._capacity.is_quarantined:
-            return await self._see_through(held, flow, flow.on_occupied())
-        async with self._quarantine.of(held, crashes):
-            ending = await self._see_through(held, flow, flow.on_isolated())
+        match self._quarantine.trial(held, crashes):
+            case Trial.LATER:
+                later = flow.on_occupied(self._quarantine.again_s)
+                return await self._see_through(held, flow, later)
+            case Trial.IN_COMPANY:
+                place, step = self._quarantine.in_company(held), flow.on_company
+            case Trial.ALONE:
+                place, step = self._quarantine.of(held, crashes), flow.on_isolated
+        async with place:
+            ending = await self._see_through(held, flow, step())
             if isinstance(ending, Run):
                 await self._quarantine.wait_proven(held)
             return ending

@@ -373,7 +373,7 @@ def test_a_broker_that_does_not_answer_gets_it_back() -> None:
 
 
 def test_a_second_suspect_comes_again_later() -> None:
-    assert make_suspect().on_occupied() == Released(30, 1.0)
+    assert make_suspect().on_occupied(1.0) == Released(30, 1.0)
 
 
 def test_a_suspect_claims_once_more_and_runs_alone() -> None:

@@ -275,7 +275,7 @@ async def test_a_neighbour_that_ends_within_a_moment_stays(stage: Stage) -> None
 async def test_two_suspects_run_one_after_the_other(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.claims.claim_flow._NEXT_SUSPECT_DELAY_S", 0.1)
+    monkeypatch.setattr("worker.claims.quarantine._AGAIN_S", 0.1)
     suspects = [make_request(), make_request()]
     async with running_worker(stage, is_ready=False) as worker:
         for seq, suspect in enumerate(suspects, start=1):
@@ -292,6 +292,32 @@ async def test_two_suspects_run_one_after_the_other(
         await worker.until_idle()
     for suspect in suspects:
         assert (await stage.fold(suspect.rid)).tokens == ids("a")
+
+
+async def test_many_suspects_are_not_tried_one_by_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers died that held all of them: hardly any is guilty."""
+    monkeypatch.setattr("worker.claims.quarantine._AGAIN_S", 0.1)
+    suspects = [make_request() for _ in range(40)]
+    for seq, suspect in enumerate(suspects, start=1):
+        await crash_before(stage, suspect, 2, request_seq=seq)
+        await stage.submit(suspect)
+    async with running_worker(stage) as worker:
+        finishing = asyncio.create_task(_finish_all(worker))
+        await stage.until_queue_is_empty()
+        finishing.cancel()
+        await worker.until_idle()
+        num_alone = worker.count("quarantines")
+    assert num_alone <= 12, "the last eight, and a few before more were known"
+    for suspect in suspects:
+        assert (await stage.fold(suspect.rid)).tokens == ids("a")
+
+
+async def _finish_all(worker: RunningWorker) -> None:
+    while True:
+        run = await worker.engine.next_run()
+        worker.engine.emit(run.run_id, ids("a"), STOP)
 
 
 def _alone_runs(worker: RunningWorker) -> int:
@@ -365,7 +391,7 @@ async def test_neighbours_of_all_crashes_are_never_condemned(
 ) -> None:
     """Two requests die together, three times in a row; then one of them makes a token."""
     monkeypatch.setattr("worker.engine_child.engine_host._RESTART_S", 0.05)
-    monkeypatch.setattr("worker.claims.claim_flow._NEXT_SUSPECT_DELAY_S", 0.1)
+    monkeypatch.setattr("worker.claims.quarantine._AGAIN_S", 0.1)
     poison = make_request(cache_salt="poison")
     innocent = make_request(cache_salt="innocent")
     async with running_worker(stage) as worker:
