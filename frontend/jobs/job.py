@@ -37,7 +37,7 @@ from shared.protocol.request import (
     ImageSpan,
     PromptEmbeds,
 )
-from shared.protocol.sampling import PoolingParams, SamplingParams
+from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SIGHT_LEVEL
 from shared.protocol.token_ids import pack_token_ids
@@ -49,6 +49,7 @@ _OF_CLASSES = (Surface.CLASSIFY, Surface.POOLING)
 MAX_RETURNED_PROMPT_IDS = 16 * 1024  # they travel with every record of the request
 # Of what the answer repeats: a message of a MiB has room for it beside the most logprobs.
 MAX_RENDERING_BYTES = 360 * 1024
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +289,7 @@ class Job:
                 echo_logprobs=self.sampling.logprobs.echo,
                 num_logprob_ids=len(self.sampling.logprobs.token_ids),
                 prompt_start=self.sampling.logprobs.prompt_start,
+                is_by_token=self.pooling is not None and self.pooling.each_token,
                 owner=caller.owner,
                 frontend_id="" if self.is_detached else frontend_id,
                 encoding_format=self.encoding_format,
@@ -339,12 +341,28 @@ class Job:
     def _params(
         self, sampling: Sampling, prompt: Prompt, choice_idx: int, max_logprob_bytes: int
     ) -> tuple[SamplingParams, TextParams]:
-        """Raises ContextLengthExceeded or InvalidRequest; a vector needs no room for output."""
+        """Raises ContextLengthExceeded or InvalidRequest; a vector needs no room in the context."""
         if self.pooling is not None:
+            self._check_vectors(self.pooling, len(prompt.token_ids), max_logprob_bytes)
             return sampling.params, sampling.text
         return sampling.for_prompt(
             prompt.token_ids, self.model.card, choice_idx % sampling.n, max_logprob_bytes
         )
+
+    def _check_vectors(self, pooling: PoolingParams, num_tokens: int, max_bytes: int) -> None:
+        """Raises InvalidRequest for those of each token that no message has room for."""
+        card, num_numbers = self.model.card, 0
+        if pooling.kind is PoolingKind.LOGITS and card.classifier is not None:
+            num_numbers = len(card.classifier.labels)
+        elif card.embedding is not None:
+            num_numbers = pooling.dimensions or card.embedding.num_dimensions
+        num_bytes = _FLOAT_BYTES * num_tokens * num_numbers
+        if pooling.each_token and num_bytes > max_bytes:
+            raise InvalidRequest(
+                f"'task' asks for {num_numbers} numbers of each of {num_tokens} tokens: "
+                f"{num_bytes} bytes, and an answer has room for {max_bytes} (NATS' max_payload)",
+                param="task",
+            )
 
 
 def _sealed(reply: ReplyParams) -> SealedReply:

@@ -165,6 +165,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     eos_token_ids: tuple[int, ...] | None = None
     num_logprob_ids: int = 0  # alternatives behind the likeliest, which the request names
     prompt_start: int = 0  # logprobs of the prompt are told from this token on
+    is_by_token: bool = False  # a result that is no text: it is a vector of each token
 
     @property
     def num_alternatives(self) -> int | None:

@@ -154,3 +154,5 @@ class PoolingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     token_ids: tuple[int, ...] = ()  # the logits that are told, in this order; empty: all
     second_start: int = 0  # of an encoder's pair: index of the first token of kind 1; 0: none
     are_independent: bool = False  # several logits become probabilities by a sigmoid of each
+    # From feature level 4 on: not one vector, but one of each token; of LAST and LOGITS alone.
+    each_token: bool = False

@@ -196,6 +196,7 @@ WHOLE_REPLY = ReplyParams(
     answer=AnswerFormat("qwen3_coder", ("now",), "think", True, True,
                         {"now": {"when": ParamKind.JSON}}, 9),
 )  # fmt: skip
+BY_TOKEN_REPLY = msgspec.structs.replace(WHOLE_REPLY, is_by_token=True)
 CALLS_REPLY = msgspec.structs.replace(
     REPLY, answer=AnswerFormat("json", ("now",), is_calls_alone=True)
 )
@@ -367,6 +368,11 @@ MAPS |= {
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
         text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",
         images=(ImageSpan(1, 2, b"digest", 28, 56),), level=3,
+    ),
+    "request-by-token": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(BY_TOKEN_REPLY),
+        deadline_s=60.0, pooling=PoolingParams(PoolingKind.LAST, each_token=True), level=4,
     ),
     "request-embeds": GenerateRequest(
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,

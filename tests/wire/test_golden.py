@@ -35,6 +35,7 @@ from shared.protocol.sealed_replies import seal, unseal
 from shared.protocol.text import ReplayReply, ReplayRequest, TextChunk, TextFrame
 from tests.wire.__main__ import GOLDEN
 from tests.wire.examples import (
+    BY_TOKEN_REPLY,
     CALLS_REPLY,
     FRAMES,
     MAPS,
@@ -82,7 +83,10 @@ RECORDS: set[type[msgspec.Struct]] = {
 
 def test_every_record_has_an_example_and_every_field_a_value_in_one() -> None:
     told: dict[type, set[str]] = defaultdict(set)
-    replies = (REPLY, WHOLE_REPLY, CALLS_REPLY, ONE_PIECE_REPLY, NAMED_REPLY, PAYER_REPLY)
+    replies = (
+        *(REPLY, WHOLE_REPLY, CALLS_REPLY, ONE_PIECE_REPLY, NAMED_REPLY, PAYER_REPLY),
+        BY_TOKEN_REPLY,
+    )
     for example in (*MAPS.values(), *FRAMES.values(), *replies):
         note_values(example, told)
     assert stored_structs() <= told.keys()

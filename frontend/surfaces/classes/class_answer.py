@@ -29,11 +29,11 @@ class ClassList(WireStruct, frozen=True, kw_only=True):
 
 
 class PooledVector(WireStruct, frozen=True, kw_only=True):
-    """Of one input; in base64 it is little-endian float32."""
+    """Of one input: a vector, or one of each token. In base64 it is little-endian float32."""
 
     object: Literal["pooling"]
     index: Count
-    data: list[float] | str
+    data: list[float | list[float]] | str
 
 
 class PooledList(WireStruct, frozen=True, kw_only=True):

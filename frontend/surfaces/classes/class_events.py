@@ -31,9 +31,9 @@ class PoolingEvents(PooledEvents):
         }
 
     def _object(self, stream: TextStream) -> PooledVector | TextClass:
-        return PooledVector(
-            object="pooling", index=stream.reply.choice_idx, data=told_vector(stream)
-        )
+        told = told_vector(stream)
+        data = told if isinstance(told, str) else _by_token(stream, told)
+        return PooledVector(object="pooling", index=stream.reply.choice_idx, data=data)
 
 
 class ClassEvents(PoolingEvents):
@@ -56,3 +56,11 @@ class ClassEvents(PoolingEvents):
             probs=probs,
             num_classes=len(probs),
         )
+
+
+def _by_token(stream: TextStream, numbers: list[float]) -> list[float | list[float]]:
+    """The vector as it is, or those of each token apart."""
+    if not stream.reply.is_by_token:
+        return [*numbers]
+    width = len(numbers) // stream.reply.num_prompt_tokens
+    return [numbers[at : at + width] for at in range(0, len(numbers), width)]

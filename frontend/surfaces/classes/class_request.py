@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
+
 from frontend.fields.pooled_fields import (
     POOLED_IGNORED,
     PooledFields,
@@ -29,12 +31,13 @@ class ClassBody(InputFields, omit_defaults=True):
 class PoolingBody(EmbeddingBody, omit_defaults=True):
     """`task` None: the one that the model has."""
 
-    task: Literal["embed", "classify"] | None = None
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
     use_activation: bool | None = None
 
 
 CLASS_REFUSED = pooled_refusals(ClassBody)
 POOLING_REFUSED = pooled_refusals(PoolingBody)
+_BY_TOKEN = ("token_embed", "token_classify")
 _OF_EMBEDDINGS = ("dimensions", "pooling", "normalize")
 
 
@@ -73,11 +76,26 @@ class PoolingRequests:
 def _pooling(body: PoolingBody, model: ServedModel) -> PoolingParams:
     """Raises InvalidRequest."""
     classifies = model.card.classifier is not None
-    if classifies if body.task is None else body.task == "classify":
+    if classifies if body.task is None else body.task.endswith("classify"):
         _refuse(body, _OF_EMBEDDINGS, "of classes")
-        return _class_pooling(body.use_activation, model)
-    _refuse(body, ("use_activation",), "of embeddings")
-    return embedding_pooling(body, model)
+        pooling = _class_pooling(body.use_activation, model)
+    else:
+        _refuse(body, ("use_activation",), "of embeddings")
+        pooling = embedding_pooling(body, model)
+    return _by_token(body, pooling, model) if body.task in _BY_TOKEN else pooling
+
+
+def _by_token(body: PoolingBody, pooling: PoolingParams, model: ServedModel) -> PoolingParams:
+    """Raises InvalidRequest."""
+    _refuse(body, ("pooling",), f"of {body.task!r}")
+    if pooling.kind is PoolingKind.ENCODED:
+        raise InvalidRequest(
+            f"'task' is {body.task!r}, and '{model.name}' is an encoder: what its files describe "
+            "makes one vector of a text",
+            param="task",
+        )
+    kind = PoolingKind.LOGITS if pooling.kind is PoolingKind.LOGITS else PoolingKind.LAST
+    return msgspec.structs.replace(pooling, kind=kind, each_token=True)
 
 
 def _refuse(body: PooledFields, names: tuple[str, ...], what: str) -> None:

@@ -88,11 +88,35 @@ async def test_vectors_come_as_they_are(stack: Stack) -> None:
         for fields, param in (
             ({"normalize": False}, "normalize"),
             ({"task": "embed", "use_activation": True}, "use_activation"),
-            ({"task": "token_embed"}, "task"),
+            ({"task": "token"}, "task"),
             ({"input": []}, "input"),
         ):
             refused = await client.post("/pooling", json={**body, **fields})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_vector_of_each_token(stack: Stack) -> None:
+    running = await start(stack, embedding=EmbeddingCard(3), max_context_len=200_000)
+    numbers = [float(each) for each in range(15)]  # of five tokens
+    vectors = struct.pack("<15f", *numbers)
+    stack.answer(lambda _: Script([""], Finish(FinishReason.STOP, embedding=vectors)))
+    async with running.client() as client:
+        body = {"model": "tiny", "input": "fine", "task": "token_embed"}
+        answer = (await client.post("/pooling", json=body)).json()
+        assert answer["data"][0]["data"] == [numbers[at : at + 3] for at in range(0, 15, 3)]
+        assert asked(stack) == PoolingParams(PoolingKind.LAST, each_token=True)
+        encoded = await client.post("/pooling", json={**body, "encoding_format": "base64"})
+        assert base64.b64decode(encoded.json()["data"][0]["data"]) == vectors
+        streamed = await client.post("/pooling", json={**body, "stream": True})
+        assert '"data":[[0.0,1.0,2.0],' in streamed.text
+        await client.post("/pooling", json={**body, "task": "token_classify"})
+        assert asked(stack) == PoolingParams(PoolingKind.LOGITS, each_token=True)
+        for fields in ({"input": "x" * 100_000}, {"pooling": "mean"}):
+            refused = await client.post("/pooling", json={**body, **fields})
+            param = "pooling" if "pooling" in fields else "task"
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    said = json.loads((await ask(stack, "pooling", body)).data)
+    assert said["data"] == answer["data"]
 
 
 @pytest.mark.parametrize(

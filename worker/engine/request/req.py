@@ -85,6 +85,7 @@ class Req:
         "stop_token_ids",
         "thought_limit",
         "token_ids",
+        "token_vectors",
     )
 
     def __init__(
@@ -136,6 +137,7 @@ class Req:
         self._stop_check = stop_check
         self._num_counted = 0
         # Of the pooler, for a mean: [hidden_size], of the first `num_computed` tokens
+        self.token_vectors = bytearray()  # of its computed tokens, where each has one
         self.hidden_sum: npt.NDArray[np.float32] | None = None
         # Of steps in flight:
         self.num_in_flight = 0  # tokens that go through the model
@@ -167,7 +169,8 @@ class Req:
     @property
     def reads_cache(self) -> bool:
         """Whether a cached prefix spares it work: not, where all its tokens have a say."""
-        needs_all = self.pooling is not None and self.pooling.kind in _OF_ALL_TOKENS
+        pooling = self.pooling
+        needs_all = pooling is not None and (pooling.each_token or pooling.kind in _OF_ALL_TOKENS)
         return self.num_prompt_top is None and not needs_all
 
     @property

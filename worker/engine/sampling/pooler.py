@@ -1,9 +1,10 @@
-"""Makes one vector of a prompt: of its hidden states, or of what the head says behind it."""
+"""Makes vectors of a prompt, one or one a token: of its hidden states, or of what the head says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from shared.protocol.sampling import PoolingKind, PoolingParams
@@ -23,7 +24,7 @@ class Pooler:
         self, hidden: torch.Tensor, batch: ScheduleBatch, logits: Logits
     ) -> dict[int, bytes | SampleError]:
         """`hidden` [num_tokens, hidden_size]. By run id, of prompts that are whole behind this
-        step: little-endian float32.
+        step: little-endian float32, of each token one vector after the other.
         """
         vectors: dict[int, bytes | SampleError] = {}
         to_head: list[tuple[Req, int]] = []  # with the row of its last token
@@ -32,6 +33,11 @@ class Pooler:
             start, end = end, end + entry.num_tokens
             req, pooling = entry.req, entry.req.pooling
             if pooling is None:
+                continue
+            if pooling.each_token:
+                _add_vectors(req, pooling, hidden[start:end], logits, is_first=entry.start == 0)
+                if entry.gives_embedding:
+                    vectors[req.run_id] = _checked(req.token_vectors)
                 continue
             if pooling.kind is PoolingKind.MEAN:
                 _add_to_sum(req, hidden[start:end], is_first=entry.start == 0)
@@ -57,6 +63,30 @@ def _add_to_sum(req: Req, rows: torch.Tensor, *, is_first: bool) -> None:
     else:
         assert req.hidden_sum is not None, "a mean is computed from its first token on"
         req.hidden_sum = req.hidden_sum + rows_sum
+
+
+def _add_vectors(
+    req: Req, pooling: PoolingParams, rows: torch.Tensor, logits: Logits, *, is_first: bool
+) -> None:
+    """Of each token of a chunk. A request that was retracted begins anew."""
+    if is_first:
+        req.token_vectors.clear()
+    if pooling.kind is PoolingKind.LOGITS:
+        rows = logits(rows).float()
+        if pooling.normalize:
+            is_each_apart = pooling.are_independent or rows.shape[1] == 1
+            rows = rows.sigmoid() if is_each_apart else rows.softmax(dim=1)
+    else:
+        rows = rows.float()[:, : pooling.dimensions]
+        if pooling.normalize:
+            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(_MIN_NORM)
+    req.token_vectors += rows.numpy().astype("<f4").tobytes()
+
+
+def _checked(vectors: bytearray) -> bytes | SampleError:
+    data = bytes(vectors)
+    is_whole = bool(np.isfinite(np.frombuffer(data, "<f4")).all())
+    return data if is_whole else SampleError.NOT_A_NUMBER
 
 
 def _pooled(req: Req, last: torch.Tensor) -> torch.Tensor:

@@ -105,6 +105,31 @@ def test_the_last_token_profits_from_the_cache_and_a_mean_must_not(
         assert_close(embedding_of(rig, run_id), reference.embedding(prompt, pooling))
 
 
+def test_a_vector_of_each_token_whatever_is_cached(tiny_llama: Path, reference: Reference) -> None:
+    rig = Rig(tiny_llama, max_step_tokens=48)
+    prompt = random_prompt(130, 5)
+    each, raw = (
+        PoolingParams(PoolingKind.LAST, normalize=normalize, dimensions=8, each_token=True)
+        for normalize in (True, False)
+    )
+    rig.run(make_add(1, prompt, max_tokens=2))
+    probs = PoolingParams(PoolingKind.LOGITS, each_token=True)
+    rig.run(
+        *(make_add(run_id, prompt, pooling=way) for run_id, way in enumerate((each, raw, probs), 2))
+    )
+    states = np.stack(
+        [reference.embedding(prompt[: end + 1], RAW_LAST) for end in range(len(prompt))]
+    )[:, :8]
+    assert_close(embedding_of(rig, 3).reshape(130, 8), states)
+    norms = np.linalg.norm(states, axis=1, keepdims=True)
+    assert_close(embedding_of(rig, 2).reshape(130, 8), states / norms)
+    told = embedding_of(rig, 4).reshape(130, -1)
+    rig.run(make_add(5, prompt, max_tokens=1, logprobs=1, ignore_eos=True))
+    [token_id] = rig.channel.tokens()[5]
+    assert told[-1].argmax() == token_id
+    assert np.allclose(told.sum(axis=1), 1.0)
+
+
 def test_a_retraction_in_the_middle(tiny_llama: Path, reference: Reference) -> None:
     """Text grows while a long prompt is prefilled, two tokens a step, until pages run out."""
     rig = Rig(tiny_llama, num_kv_tokens=320, max_step_tokens=4, max_running=3)
