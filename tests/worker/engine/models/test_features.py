@@ -227,7 +227,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "kimi_linear": [{"routed_scaling_factor": 1.0}, {"num_experts_per_token": 2}],
     "kimi_linear groups": [{"moe_renormalize": True}, {"num_expert_group": 1, "topk_group": 1}],
     "zamba2": [{"use_mem_rope": False}, {"time_step_min": 0.001}, {"hidden_act": "silu"}],
-    "minimax": [
+    "minimax": [{"rotary_dim": 8}]
+    + [
         {f"{layer}_{part}_factor": 1.0}
         for layer in ("full_attn", "linear_attn", "mlp")
         for part in ("alpha", "beta")

@@ -93,6 +93,12 @@ def test_the_documents_list_what_the_tests_prove() -> None:
             {"layers_block_type": ["full_attention", "mlp"]},
             "no layer is recurrent",
         ),
+        (
+            "minimax",
+            "MiniMaxForCausalLM",
+            {"rotary_dim": 256},
+            "rotary_dim=256 of a head's 128 values",
+        ),
         ("nemotron_h", "NemotronHForCausalLM", {"mlp_bias": True}, "mlp_bias=True is not supp"),
         (
             "qwen3_next",

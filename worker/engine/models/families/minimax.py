@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     WeightScale,
@@ -15,6 +16,7 @@ from worker.engine.models.decoder_config import (
 from worker.engine.models.families.mixtral import STORED_NAMES, mixtral_experts
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.recurrent.recurrent_config import LightningConfig, layers_that_attend
+from worker.engine.models.rope_config import RopeConfig, rope_config
 
 # What transformers makes of the slopes, and stores.
 _BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
@@ -25,7 +27,8 @@ def minimax_config(
 ) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     windows = same_window(config, config.optional_integer("sliding_window", None))
-    model = decoder_config(config, architecture, eos_token_ids, windows=windows)
+    rope = _rope_config(config)
+    model = decoder_config(config, architecture, eos_token_ids, windows=windows, rope=rope)
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
     kept_by_attention, kept_by_lightning, kept_by_mlp = (
         config.positive_number(f"{each}_alpha_factor", 1.0)
@@ -56,6 +59,19 @@ def minimax_config(
     model = with_recurrent_layers(model, layers)
     experts = replace(mixtral_experts(config), scale=mlp)
     return with_experts(config, model, experts, [True] * model.num_layers)
+
+
+def _rope_config(config: ConfigFile) -> RopeConfig:
+    """With the part of a head that the models were trained to rotate, which transformers ignores.
+
+    Raises ConfigError.
+    """
+    num_heads = config.integer("num_attention_heads")
+    head_dim = config.integer("head_dim", config.integer("hidden_size") // num_heads)
+    num_rotated = config.integer("rotary_dim", head_dim)
+    if num_rotated > head_dim:
+        raise ConfigError(f"{config.path}: rotary_dim={num_rotated} of a head's {head_dim} values")
+    return replace(rope_config(config), share=num_rotated / head_dim)
 
 
 def _lightning(model: DecoderConfig, layer_id: int) -> LightningConfig:
