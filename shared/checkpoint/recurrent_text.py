@@ -29,6 +29,11 @@ RECURRENT_ARCHITECTURES = frozenset(
         "Zamba2ForCausalLM",
     }
 )
+# What their makers call those that transformers has under a name of its own.
+SAME_ARCHITECTURES = {
+    "MiniMaxM1ForCausalLM": "MiniMaxForCausalLM",
+    "MiniMaxText01ForCausalLM": "MiniMaxForCausalLM",
+}
 # All of whose layers are recurrent: nothing bounds the lengths of their texts.
 _ENDLESS_ARCHITECTURES = ("FalconMambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM")
 DEFAULT_CONTEXT_LEN = 1 << 17  # of these, where nothing says more
@@ -47,7 +52,7 @@ def keeps_states(config: dict[str, Any]) -> bool:
     text = text_config(config)
     if not isinstance(architectures, list) or len(architectures) != 1:
         return False
-    name = str(architectures[0])
+    name = SAME_ARCHITECTURES.get(str(architectures[0]), str(architectures[0]))
     kinds_of_text: Mapping[str, str] = TEXT_ARCHITECTURES.get(name, {})
     if kinds_of_text.get(str(text.get("model_type")), name) not in RECURRENT_ARCHITECTURES:
         return False

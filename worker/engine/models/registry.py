@@ -12,6 +12,7 @@ from shared.checkpoint.formats.quantization import Quantization
 from shared.checkpoint.formats.quantization_files import read_quantization
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS, class_labels
+from shared.checkpoint.recurrent_text import SAME_ARCHITECTURES
 from shared.checkpoint.stored_format import MadeFormat, gguf_format
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
@@ -316,7 +317,7 @@ def _read_architecture(model_path: Path, config: ConfigFile, *, on_gpu: bool) ->
     architectures = config.get("architectures", [])
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
-    architecture = str(architectures[0])
+    architecture = SAME_ARCHITECTURES.get(str(architectures[0]), str(architectures[0]))
     eos_token_ids = _eos_token_ids(model_path, config)
     if architecture in ENCODERS | EMBEDDERS:
         return read_encoder_config(model_path, architecture)

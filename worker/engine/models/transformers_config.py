@@ -30,8 +30,13 @@ from worker.engine.models.transformers_attention import (
 )
 
 NUM_TRIAL_TOKENS = 8
-# Types of models, and the types that transformers has for the same: their makers' code is not run.
-SAME_TYPES = {"kimi_k2": "deepseek_v3"}
+# Types of models, or their architectures, and the types that transformers has for the same: their
+# makers' code is not run.
+SAME_TYPES = {
+    "kimi_k2": "deepseek_v3",
+    "MiniMaxM1ForCausalLM": "minimax",
+    "MiniMaxText01ForCausalLM": "minimax",
+}
 # Types of text models whose axes of positions take turns, whatever config.json says.
 _INTERLEAVED = ("qwen3_vl", "qwen3_5")
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -66,7 +71,8 @@ def read_hf_config(model_path: Path) -> Any:
     from transformers import AutoConfig
 
     values = read_json(model_path / "config.json", dict)
-    same_type = SAME_TYPES.get(str(values.pop("model_type", None)))
+    names = (values.pop("model_type", None), *(values.get("architectures") or ()))
+    same_type = next((SAME_TYPES[each] for each in map(str, names) if each in SAME_TYPES), None)
     try:
         if same_type is not None:
             values.pop("auto_map", None)  # where their makers' code is

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from shared.checkpoint.recurrent_text import keeps_states
+from shared.errors import ConfigError
 from tests.worker.engine.families import (
     FUSED,
     FUSED_IN_TORCH,
@@ -27,6 +30,7 @@ from tests.worker.engine.tiny_models import (
 from tests.worker.engine_fakes import make_add
 from worker.engine.cpu.model_runner import TorchForward
 from worker.engine.models.decoder import DecoderModel
+from worker.engine.models.families.minimax import MAKERS_NAMES
 
 BFLOAT16_FACTOR = 1.5
 BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other side
@@ -77,6 +81,28 @@ def test_bfloat16_is_no_farther_from_float32_than_that_of_transformers(path: Pat
     error, their_error = ((each - exact).norm() / exact.norm() for each in (ours, theirs))
     assert error < BFLOAT16_FACTOR * their_error
     assert error < BFLOAT16_ERROR
+
+
+def test_minimax_may_be_told_in_its_makers_words(tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path, "minimax", **FAMILIES["minimax"][1])
+    add = make_add(1, random_prompt(40, seed=8), max_tokens=4, ignore_eos=True)
+    told = Rig(path)
+    told.run(add)
+    config = path / "config.json"
+    values = json.loads(config.read_text())
+    values |= {"architectures": ["MiniMaxM1ForCausalLM"], "model_type": "minimax_m1"}
+    values["auto_map"] = {"AutoConfig": "configuration_minimax_m1.MiniMaxM1Config"}
+    values["attn_type_list"] = [int(each == "full_attention") for each in values.pop("layer_types")]
+    for ours, theirs in MAKERS_NAMES.items():
+        values[theirs] = values.pop(ours)
+    config.write_text(json.dumps(values | {"postnorm": True, "shared_intermediate_size": 0}))
+    makers = Rig(path)
+    makers.run(add)
+    assert all(torch.equal(makers.logits[key], told.logits[key]) for key in told.logits)
+    assert keeps_states(json.loads(config.read_text()))
+    config.write_text(json.dumps(values | {"postnorm": False}))
+    with pytest.raises(ConfigError, match="postnorm=False is not supported"):
+        Rig(path)
 
 
 def test_gemma_scales_embeddings_as_it_was_trained(tmp_path: Path) -> None:

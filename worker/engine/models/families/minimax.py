@@ -20,12 +20,22 @@ from worker.engine.models.rope_config import RopeConfig, rope_config
 
 # What transformers makes of the slopes, and stores.
 _BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+MAKERS_NAMES = {
+    f"{ours}_{part}_factor": f"layernorm_{theirs}_{part}"
+    for ours, theirs in (
+        ("full_attn", "full_attention"),
+        ("linear_attn", "linear_attention"),
+        ("mlp", "mlp"),
+    )
+    for part in ("alpha", "beta")
+}
 
 
 def minimax_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
+    config = _in_our_words(config)
     windows = same_window(config, config.optional_integer("sliding_window", None))
     rope = _rope_config(config)
     model = decoder_config(config, architecture, eos_token_ids, windows=windows, rope=rope)
@@ -59,6 +69,19 @@ def minimax_config(
     model = with_recurrent_layers(model, layers)
     experts = replace(mixtral_experts(config), scale=mlp)
     return with_experts(config, model, experts, [True] * model.num_layers)
+
+
+def _in_our_words(config: ConfigFile) -> ConfigFile:
+    """Of what the makers' own checkpoints say. Raises ConfigError."""
+    config.refuse("postnorm", True)
+    config.refuse("shared_intermediate_size", 0)
+    config = config.renamed(MAKERS_NAMES)
+    attends = config.get("attn_type_list", None)
+    if not isinstance(attends, list):
+        return config
+    return config.replaced(
+        layer_types=["full_attention" if each else "linear_attention" for each in attends]
+    )
 
 
 def _rope_config(config: ConfigFile) -> RopeConfig:
