@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from shared.liveness.heartbeat import Writability
 from shared.protocol.codec import encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
-from shared.protocol.request import GenerateRequest, ImageSpan
+from shared.protocol.request import EmbedsDtype, GenerateRequest, ImageSpan, PromptEmbeds
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.protocol.text import Done
 from shared.token_log.ownership import OwnershipLog
@@ -45,7 +46,7 @@ def make_claimer(
     revision: str = REVISION,
     revision_grace_s: float = 30.0,
     *,
-    takes_images: bool = True,
+    takes_parts: bool = True,
 ) -> Claimer:
     cluster = stage.cluster
     history = LogHistory(cluster, timeout_s=5.0)
@@ -57,7 +58,7 @@ def make_claimer(
             make_weights(revision),
             ACK_WAIT_S,
             revision_grace_s,
-            takes=lambda request: takes_images or not request.images,
+            takes=lambda request: takes_parts or not (request.images or request.embeds),
         ),
         make_adapters(cluster),
         heartbeats or Writability(),
@@ -397,14 +398,20 @@ async def test_a_request_within_its_deadline_is_taken(stage: Stage) -> None:
     assert isinstance(await take_aged(stage, request), Taken)
 
 
-async def test_images_wait_for_a_worker_that_takes_them(stage: Stage) -> None:
+@pytest.mark.parametrize("part", ["images", "embeds"])
+async def test_what_is_no_token_waits_for_a_worker_that_takes_it(stage: Stage, part: str) -> None:
     """As long as one is there: else its engine may say why it takes none."""
-    request = make_request(images=(ImageSpan(0, 2, b"digest"),))
+    parts: dict[str, Any] = {
+        "images": (ImageSpan(0, 2, b"digest"),),
+        "embeds": PromptEmbeds(2, EmbedsDtype.FLOAT16, b"digest"),
+    }
+    request = make_request(**{part: parts[part]})
     delivery = await stage.submit_and_pull(request)
     workers = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
-    claimer = make_claimer(stage, "w", takes_images=False)
+    claimer = make_claimer(stage, "w", takes_parts=False)
     for is_blind in (False, True):
-        card = WorkerCard("v", POOL, "m", REVISION, WorkerState.READY, takes_no_images=is_blind)
+        lacks: dict[str, Any] = {f"takes_no_{part}": is_blind}
+        card = WorkerCard("v", POOL, "m", REVISION, WorkerState.READY, **lacks)
         await workers.put(f"{POOL}.v", encode(card))
         step = await take_by(claimer, request, delivery)
         assert isinstance(step, Taken if is_blind else Postponed)

@@ -16,11 +16,12 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.request import EmbedsDtype
 from shared.protocol.sampling import BeamParams
 from shared.protocol.token_ids import pack_token_ids
+from tests.lora_adapters import save_adapter
 from tests.worker.checkpoints import DEMO_MODEL
 from tests.worker.engine.families import RECURRENT
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine_link.engine_messages import AddRequest, RunEmbeds
+from worker.engine_link.engine_messages import AddRequest, LoadAdapter, RunEmbeds
 
 PROMPT = random_prompt(70, seed=3)
 
@@ -111,6 +112,15 @@ def test_numbers_are_read_in_their_type(dtype: torch.dtype) -> None:
     embeds = embedded(1, rows).embeds
     assert embeds is not None
     assert np.array_equal(ReqEmbeds.of(embeds).values(1, 3), rows[1:].float().numpy())
+
+
+def test_an_adapter_is_on_top_of_them(rig: Rig, tiny_llama: Path, tmp_path: Path) -> None:
+    path = save_adapter(tmp_path, tiny_llama, seed=4)
+    own: dict[str, Any] = {"adapter": "a", "namespace": b"a"}
+    rows = table_of(tiny_llama)[PROMPT]
+    rig.run(LoadAdapter("a", str(path)), plain(40, **own), embedded(41, rows, **own), plain(42))
+    tokens = rig.channel.tokens()
+    assert tokens[40] == tokens[41] != tokens[42]
 
 
 def test_beams_go_on_behind_them(rig: Rig, tiny_llama: Path) -> None:

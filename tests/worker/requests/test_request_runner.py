@@ -16,7 +16,14 @@ from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.notices import Cancel, Fenced
 from shared.protocol.prompt_object import PromptData, without_large_parts
 from shared.protocol.reply import TextParams
-from shared.protocol.request import FEATURE_LEVEL, GenerateRequest, ImageSpan, KeepPrefix
+from shared.protocol.request import (
+    FEATURE_LEVEL,
+    EmbedsDtype,
+    GenerateRequest,
+    ImageSpan,
+    KeepPrefix,
+    PromptEmbeds,
+)
 from shared.protocol.role_cards import LevelRecord, WorkDone
 from shared.protocol.sampling import BeamParams, PoolingKind, PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
@@ -33,7 +40,7 @@ from tests.worker.io_stage import (
     open_stage,
 )
 from tests.worker.running_worker import output_of, running_worker
-from worker.engine_link.engine_messages import RunImage
+from worker.engine_link.engine_messages import RunEmbeds, RunImage
 
 pytestmark = pytest.mark.integration
 
@@ -431,15 +438,22 @@ async def test_a_long_prompt_comes_from_the_object_store(stage: Stage) -> None:
         await worker.until_idle()
 
 
-def make_image_request() -> tuple[GenerateRequest, bytes]:
+EMBEDS = PromptEmbeds(2, EmbedsDtype.FLOAT16, b"digest")
+
+
+def make_image_request(*, is_of_embeds: bool = False) -> tuple[GenerateRequest, bytes]:
     """As it is queued, and its object."""
-    request = make_request(images=(ImageSpan(1, 2, b"digest"),))
+    images = () if is_of_embeds else (ImageSpan(1, 2, b"digest"),)
+    request = make_request(images=images, embeds=EMBEDS if is_of_embeds else None)
     return without_large_parts(request, (b"pixels",))
 
 
-async def test_pixels_come_from_the_object_store_on_every_worker(stage: Stage) -> None:
+@pytest.mark.parametrize("is_of_embeds", [False, True])
+async def test_pixels_and_embeddings_come_from_the_object_store_on_every_worker(
+    stage: Stage, is_of_embeds: bool
+) -> None:
     """The prompt's tokens travel in the request; a resumed run has its images again."""
-    request, stored = make_image_request()
+    request, stored = make_image_request(is_of_embeds=is_of_embeds)
     assert request.prompt_ids == make_request().prompt_ids
     delivery = await stage.submit_and_pull(request)
     claim = make_claim(request, "dead", request_seq=delivery.request_seq)
@@ -451,7 +465,10 @@ async def test_pixels_come_from_the_object_store_on_every_worker(stage: Stage) -
         run = await worker.engine.next_run()
         assert output_of(run) == ids("hel")
         assert run.prompt_ids == request.prompt_ids
-        assert run.images == (RunImage(1, 2, b"digest", b"pixels"),)
+        if is_of_embeds:
+            assert run.embeds == RunEmbeds(2, EmbedsDtype.FLOAT16, b"pixels")
+        else:
+            assert run.images == (RunImage(1, 2, b"digest", b"pixels"),)
         worker.engine.emit(run.run_id, ids("lo"), STOP)
         await stage.until_queue_is_empty()
         await worker.until_idle()
