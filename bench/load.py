@@ -19,6 +19,7 @@ import cyclopts
 
 from bench.checkpoint import write_config, write_tokenizer, write_weights
 from bench.model_shape import ModelShape
+from shared.checkpoint.model_files import weight_files
 
 LLAMA_1B = ModelShape(
     vocab_size=49152,
@@ -56,7 +57,7 @@ PHASES = ("digest weights", "load weights")
 def read_s(folder: Path) -> tuple[float, float]:
     """Of all weight files, one after the other: in all, and of a processor."""
     begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         with path.open("rb", buffering=0) as file:
             buffer = bytearray(CHUNK_BYTES)
             while file.readinto(buffer):

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from shared.checkpoint.formats.linear_format import bits_in_codes
 from shared.checkpoint.stored_format import INT4_GROUP, MadeFormat
-from worker.engine.formats.scaled_weight import ScaledWeight
+from worker.engine.device.torch_threads import lone_threads
+from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
 
 # How many bits a value takes, its share of scales included.
 CODE_BITS: Mapping[MadeFormat, float] = {
@@ -19,6 +20,7 @@ CODE_BITS: Mapping[MadeFormat, float] = {
     "fp8": bits_in_codes(8, None),
 }
 _MAX_INT8, _MAX_INT4, _MAX_FLOAT8 = 127.0, 15.0, 448.0
+_CHUNK_VALUES = 1 << 17  # what one thread makes codes of at once, in a processor's own cache
 _PROJECTION = "_proj.weight"
 # Of their weights' names; Granite's lie in two tensors of other names.
 _EXPERTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
@@ -33,20 +35,20 @@ def is_quantized_when_made(name: str, *, experts_alone: bool = False) -> bool:
     return name.endswith(_PROJECTION)
 
 
-def make_codes(kind: MadeFormat, weight: torch.Tensor) -> ScaledWeight:
+def make_codes(kind: MadeFormat, weight: torch.Tensor, num_threads: int = 1) -> ScaledWeight:
     """The codes of a weight [out_features, in_features] in float32, or of experts with such, the
     same on every machine.
     """
-    if weight.ndim == 2:
-        return _MAKERS[kind](weight)
-    first, *_ = parts = [_MAKERS[kind](each) for each in weight]
+    rows = weight.flatten(0, -2)
+    chunks = rows.split(max(1, _CHUNK_VALUES // rows.shape[1]))
+    with lone_threads(num_threads) as threads:
+        made = join_rows(list(threads.map(_MAKERS[kind], chunks)))
+    assert made is not None, "all are of one kind"
     return replace(
-        first,
-        codes=torch.stack([part.codes for part in parts]),
-        scales=torch.stack([part.scales for part in parts]),
-        zeros=None
-        if first.zeros is None
-        else torch.stack([part.zeros for part in parts if part.zeros is not None]),
+        made,
+        codes=made.codes.view(weight.shape),
+        scales=made.scales.view(*weight.shape[:-1], -1),
+        zeros=None if made.zeros is None else made.zeros.view(*weight.shape[:-1], -1),
     )
 
 

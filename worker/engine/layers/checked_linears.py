@@ -7,14 +7,14 @@ here, and only what was tried is ever computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
 from shared.telemetry.log import get_logger
+from worker.engine.device.torch_threads import torch_threads
 from worker.engine.layers.linear import Linear, MakeLinear, PackedLinear, PlainLinear
 
 # In how many rows at once a product is computed.
@@ -172,7 +172,7 @@ def _agrees(
     """As far as both have the same rows."""
     idx = (torch.arange(size) + SHIFT) % len(rows)
     known = idx < len(reference)
-    with _threads(num_threads):
+    with torch_threads(num_threads):
         return torch.equal(linear(rows[idx])[known], reference[idx[known]])
 
 
@@ -181,13 +181,3 @@ def _partners(in_features: int) -> tuple[torch.Tensor, torch.Tensor]:
     order = torch.randperm(in_features, generator=torch.Generator().manual_seed(3))
     half = in_features // 2
     return order[:half], order[half : 2 * half]
-
-
-@contextmanager
-def _threads(num_threads: int) -> Iterator[None]:
-    usual = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)

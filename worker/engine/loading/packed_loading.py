@@ -11,6 +11,7 @@ import torch
 from shared.errors import ConfigError
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.device.cache_folder import cache_folder
+from worker.engine.device.torch_threads import torch_threads
 from worker.engine.loading.memory_check import weight_bytes
 from worker.engine.loading.model_loader import LoadSite
 from worker.engine.models.decoder_config import DecoderConfig
@@ -60,6 +61,7 @@ class NativeLoader:
         self._setup = setup
         self._library = library
         self._inputs = wanted_inputs(site.config)
+        self._num_threads = torch.get_num_threads()  # that read and pack, each by itself
 
     def load(self) -> PackedLoad:
         """Raises ConfigError."""
@@ -69,7 +71,7 @@ class NativeLoader:
         self._progress.enter("digest weights")
         sources = Sources(self._path)
         key = packed_key(
-            sources.digest(torch.get_num_threads()),
+            folder.digest_of(sources),
             self._library.kernel_set.name,
             str(self._model.made_format),
             str(self._inputs),
@@ -103,7 +105,9 @@ class NativeLoader:
             return None
         if base is None:
             raise _no_packed("there is no home directory; set packed_folder or XDG_CACHE_HOME")
-        return PackedFolder(base / "packed", config.packed_max_bytes, torch.get_num_threads())
+        return PackedFolder(
+            base / "packed", config.packed_max_bytes, self._num_threads, self._library.checksum
+        )
 
     @property
     def _num_bytes(self) -> int:
@@ -112,14 +116,17 @@ class NativeLoader:
 
     def _read(self) -> NativeWeights:
         self._progress.enter(LOAD_WEIGHTS)
-        with self._open() as reader:
-            return NativeWeights.read(self._library, self._model, reader, self._inputs)
+        with torch_threads(1), self._open() as reader:
+            return NativeWeights.read(
+                self._library, self._model, reader, self._inputs, self._num_threads
+            )
 
     def _build(self, writer: PackedWriter, sources: Sources) -> bytes:
         """Raises ConfigError, OSError, NoRoom; PackedError where somebody writes to the sources."""
-        with self._open() as reader:
+        with torch_threads(1), self._open() as reader:
+            memory = FileMemory(writer)
             placed = PlacedWeights.read(
-                self._library, self._model, reader, FileMemory(writer), self._inputs
+                self._library, self._model, reader, memory, self._inputs, self._num_threads
             )
         if not sources.are_unchanged:
             raise PackedError(f"a file in {self._path} was written to while it was read")
@@ -127,7 +134,14 @@ class NativeLoader:
 
     def _open(self) -> AbstractContextManager[CodeReader]:
         load_format, on_weights = self._config.load_format, self._progress.on_weights
-        return open_weights(self._model, self._path, load_format, self._setup.dtype, on_weights)
+        return open_weights(
+            self._model,
+            self._path,
+            load_format,
+            self._setup.dtype,
+            on_weights,
+            num_threads=self._num_threads,
+        )
 
 
 def _no_packed(reason: str) -> ConfigError:

@@ -33,14 +33,19 @@ class GgufExperts:
             self._biases(part) for part in ("gate_up_proj_bias", "down_proj_bias")
         )
         for idx in range(self.num_experts):
-            gate_up = joined(*(_expert(tensor, idx) for tensor in ups))
-            (down,) = (_expert(tensor, idx) for tensor in downs)
+            gate_up = joined(*(self._expert(tensor, idx) for tensor in ups))
+            (down,) = (self._expert(tensor, idx) for tensor in downs)
             for tensor in (*ups, *downs):
                 self.reader.note_read(_part(tensor, idx))
             yield ExpertWeights(
                 Projection(gate_up.weight, None if up_biases is None else up_biases[idx]),
                 Projection(down, None if down_biases is None else down_biases[idx]),
             )
+
+    def _expert(self, tensor: GgufTensor, idx: int) -> Weight:
+        part, num_threads = _part(tensor, idx), self.reader.num_threads
+        codes = read_gguf_codes(part, num_threads)
+        return read_tensor(part, torch.bfloat16, num_threads) if codes is None else codes
 
     def _tensors(self, part: str) -> tuple[GgufTensor, ...]:
         return self.reader.stored(f"{self.experts}.{part}")
@@ -49,7 +54,9 @@ class GgufExperts:
         """[num_experts, outputs]: gates before their values."""
         if not self.has_bias:
             return None
-        return torch.cat([read_tensor(each, torch.float32) for each in self._tensors(part)], dim=1)
+        num_threads = self.reader.num_threads
+        biases = [read_tensor(each, torch.float32, num_threads) for each in self._tensors(part)]
+        return torch.cat(biases, dim=1)
 
 
 def find_gguf_experts(reader: GgufReader) -> Mapping[int, ExpertSource]:
@@ -71,12 +78,6 @@ def find_gguf_experts(reader: GgufReader) -> Mapping[int, ExpertSource]:
             num_experts = tensors[0].shape[0]
             found[int(match["layer"])] = GgufExperts(reader, num_experts, experts, has_bias)
     return found
-
-
-def _expert(tensor: GgufTensor, idx: int) -> Weight:
-    part = _part(tensor, idx)
-    codes = read_gguf_codes(part)
-    return read_tensor(part, torch.bfloat16) if codes is None else codes
 
 
 def _part(tensor: GgufTensor, idx: int) -> GgufTensor:

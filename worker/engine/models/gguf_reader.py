@@ -39,7 +39,14 @@ class GgufReader:
     `on_progress` hears, from 0 to 1, which share of the bytes has been read.
     """
 
-    def __init__(self, model_path: Path, dtype: torch.dtype, on_progress: OnProgress) -> None:
+    def __init__(
+        self,
+        model_path: Path,
+        dtype: torch.dtype,
+        on_progress: OnProgress,
+        num_threads: int = 1,
+    ) -> None:
+        self.num_threads = num_threads
         self._model_path = model_path
         self._model = GgufModel.read(gguf_file_in(model_path))
         self._facts = ModelFacts(self._model)
@@ -77,7 +84,7 @@ class GgufReader:
         if source.layout not in (Layout.PLAIN, Layout.PAIRED_ROWS) or len(shape) != 2:
             return None
         (tensor,) = source.tensors
-        codes = read_gguf_codes(tensor)
+        codes = read_gguf_codes(tensor, self.num_threads)
         if codes is None:
             return None
         self._num_read_bytes += tensor.num_bytes
@@ -141,7 +148,7 @@ class GgufReader:
 
     def _read(self, tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
         self._num_read_bytes += tensor.num_bytes
-        return read_tensor(tensor, dtype)
+        return read_tensor(tensor, dtype, self.num_threads)
 
 
 def gguf_file_in(model_path: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import repeat
 
@@ -13,28 +12,29 @@ from numpy.typing import NDArray
 
 from shared.errors import ConfigError
 from shared.gguf.gguf_file import GgufTensor
+from worker.engine.device.torch_threads import lone_threads
 from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight, join_rows
 from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES, codes_of_blocks
 
 _ROUNDED_INPUTS = 32
 _CHUNK_VALUES = 1 << 18  # what one thread makes at once: a few megabytes, with all between
-_CHUNK_BYTES = 1 << 22  # the same of codes, which torch's threads share
+_CHUNK_BYTES = 1 << 19  # the same of codes: what lies in a processor's own cache, with all between
 
 
-def read_tensor(tensor: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
+def read_tensor(tensor: GgufTensor, dtype: torch.dtype, num_threads: int = 1) -> torch.Tensor:
     """Of its shape, on the CPU. Beside what it returns it holds a few chunks in float32.
 
     Raises ConfigError for what are no numbers.
     """
     out = torch.empty(tensor.num_values, dtype=dtype)
     raw = np.memmap(tensor.path, np.uint8, "r", tensor.start, (tensor.num_bytes,))
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+    with lone_threads(num_threads) as threads:
         for _ in threads.map(_read_chunk, repeat(tensor), repeat(raw), repeat(out), _starts(out)):
             pass
     return out.view(tensor.shape)
 
 
-def read_gguf_codes(tensor: GgufTensor) -> ScaledWeight | None:
+def read_gguf_codes(tensor: GgufTensor, num_threads: int = 1) -> ScaledWeight | None:
     """A matrix as it is stored; its inputs are to be rounded in blocks of 32, as llama.cpp does it.
     None for types that have no codes. Raises ConfigError as `read_tensor` does.
     """
@@ -43,12 +43,15 @@ def read_gguf_codes(tensor: GgufTensor) -> ScaledWeight | None:
     raw = np.memmap(tensor.path, np.uint8, "r", tensor.start, (tensor.num_bytes,))
     row_bytes = tensor.num_bytes * tensor.shape[-1] // tensor.num_values
     step = max(1, _CHUNK_BYTES // row_bytes)
-    parts = []
-    for start in range(0, tensor.num_bytes, step * row_bytes):
+
+    def read(start: int) -> ScaledWeight:
         rows = torch.from_numpy(np.array(raw[start : start + step * row_bytes]))
         blocks = rows.view(-1, tensor.type.block_bytes)
-        parts.append(codes_of_blocks(tensor.type.name, blocks, len(rows) // row_bytes))
-    codes = join_rows(parts)
+        return codes_of_blocks(tensor.type.name, blocks, len(rows) // row_bytes)
+
+    with lone_threads(num_threads) as threads:
+        parts = list(threads.map(read, range(0, tensor.num_bytes, step * row_bytes)))
+        codes = join_rows(parts)
     assert codes is not None, "they are of one type"
     for scales in (codes.scales, codes.minima):
         if scales is not None and not bool(torch.isfinite(scales).all()):

@@ -103,6 +103,7 @@ class QuantizingReader:
         reader: CodeReader,
         made_format: MadeFormat,
         dtype: torch.dtype,
+        num_threads: int,
         *,
         experts_alone: bool,
     ) -> None:
@@ -110,6 +111,7 @@ class QuantizingReader:
         self._experts_alone = experts_alone
         self._made_format = made_format
         self._dtype = dtype
+        self._num_threads = num_threads
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         return self.read_as(self._dtype, name, *shape)
@@ -126,4 +128,4 @@ class QuantizingReader:
         if not is_quantized_when_made(name, experts_alone=self._experts_alone):
             return None
         weight = self._reader.read_as(torch.float32, name, *shape)
-        return make_codes(self._made_format, weight.cpu())
+        return make_codes(self._made_format, weight.cpu(), self._num_threads)

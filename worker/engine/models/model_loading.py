@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -77,35 +77,36 @@ def open_weights(
     dtype: torch.dtype,
     on_progress: OnProgress,
     device: torch.device = CPU,
+    num_threads: int | None = None,
 ) -> Iterator[CodeReader]:
-    """The checkpoint's, on the CPU; or random ones, made on the device.
+    """The checkpoint's, on the CPU; or random ones, made on the device. `num_threads`: that read;
+    None: as many as torch has.
 
     All of it is to be read inside. Raises ConfigError.
     """
-    with _open_stored(config, model_path, load_format, dtype, on_progress, device) as reader:
+    num_threads = num_threads or torch.get_num_threads()
+    if load_format == "dummy":
+        opened: AbstractContextManager[CodeReader] = nullcontext(
+            DummyWeights(config.num_parameters, dtype, on_progress, device)
+        )
+    elif holds_gguf(model_path):
+        opened = GgufReader(model_path, dtype, on_progress, num_threads)
+    else:
+        opened = _open_checkpoint(config, model_path, dtype, on_progress)
+    with opened as reader:
         if config.made_format is None:
             yield reader
         else:
             experts_alone = config.num_expert_values > 0
-            yield QuantizingReader(reader, config.made_format, dtype, experts_alone=experts_alone)
+            yield QuantizingReader(
+                reader, config.made_format, dtype, num_threads, experts_alone=experts_alone
+            )
 
 
 @contextmanager
-def _open_stored(
-    config: ModelConfig,
-    model_path: Path,
-    load_format: LoadFormat,
-    dtype: torch.dtype,
-    on_progress: OnProgress,
-    device: torch.device,
+def _open_checkpoint(
+    config: ModelConfig, model_path: Path, dtype: torch.dtype, on_progress: OnProgress
 ) -> Iterator[CodeReader]:
-    if load_format == "dummy":
-        yield DummyWeights(config.num_parameters, dtype, on_progress, device)
-        return
-    if holds_gguf(model_path):
-        with GgufReader(model_path, dtype, on_progress) as gguf:
-            yield gguf
-        return
     with open_checkpoint(model_path) as checkpoint:
         reader = CheckpointReader(checkpoint, dtype, on_progress)
         yield reader

@@ -83,7 +83,9 @@ class SingleExperts:
         if codes is not None:
             return codes
         weight = self.checkpoint.read(name, torch.bfloat16)
-        return weight if self.made_format is None else make_codes(self.made_format, weight.float())
+        if self.made_format is None:
+            return weight
+        return make_codes(self.made_format, weight.float(), torch.get_num_threads())
 
 
 @dataclass(frozen=True, slots=True)

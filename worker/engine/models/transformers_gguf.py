@@ -28,7 +28,7 @@ def load_from_gguf(
     """Each tensor goes into its place as soon as it is read. Raises ConfigError."""
     from transformers.initialization import no_init_weights
 
-    with GgufReader(model_path, dtype, on_progress) as reader:
+    with GgufReader(model_path, dtype, on_progress, torch.get_num_threads()) as reader:
         try:
             placed = PlacedExperts({})
             if experts is not None:

@@ -10,6 +10,7 @@
 
 #include "attention.h"
 #include "buffer.h"
+#include "checksum.h"
 #include "experts.h"
 #include "input_rows.h"
 #include "linear.h"
@@ -529,6 +530,11 @@ void jetflock_pack_codes(Layout layout, const uint8_t* codes, int64_t out_featur
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
     pack_block_of_codes(layout, blocked, block, codes, in_features, packed + block * stride);
   });
+}
+
+// The checksum of bytes, in kChecksumParts words.
+void jetflock_checksum(const uint8_t* bytes, int64_t num_bytes, uint32_t* sums) {
+  checksum(bytes, num_bytes, sums);
 }
 
 void jetflock_free(void* packed) { std::free(packed); }

@@ -101,7 +101,7 @@ class NativeExperts:
     ) -> None:
         """`inputs`: of weights whose format does not tell theirs."""
         self.library = library
-        self._packed = PackedWeights(library, inputs=inputs)
+        self._packed = PackedWeights(library, inputs=inputs, num_threads=num_threads)
         self._team = library.expert_team_new(num_threads)
         weakref.finalize(self, library.expert_team_free, self._team)
 

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shared.telemetry.log import get_logger
 from worker.engine.device.cache_folder import cache_folder
 from worker.engine.device.cache_lock import cache_lock
 from worker.engine.native.kernel_set import KernelSet
+from worker.engine.packed.packed_file import CHECKSUM_BYTES
 
 SOURCE = "decoder.cpp"
 COMPILERS = ("c++", "g++", "clang++")
@@ -186,6 +189,7 @@ class NativeLibrary:
         obstacle: bytes | None = prepare()
         if obstacle is not None:
             raise NativeUnavailable(obstacle.decode())
+        self._checksum = _function(library, "checksum", None, (pointer, integer, ctypes.c_char_p))
         self.free = _function(library, "free", None, (pointer,))
         self.decoder_new = _function(
             library, "decoder_new", pointer, (shape, layers, integer, small)
@@ -201,6 +205,12 @@ class NativeLibrary:
         self.experts_forward = _function(
             library, "experts_forward", None, (pointer, experts, step, pointer)
         )
+
+    def checksum(self, data: memoryview) -> bytes:
+        """The `Checksum` of packed files; of one byte or more."""
+        sums = ctypes.create_string_buffer(CHECKSUM_BYTES)
+        self._checksum(np.frombuffer(data, np.uint8).ctypes.data, len(data), sums)
+        return sums.raw
 
     @classmethod
     def load(cls, kernel_set: KernelSet) -> NativeLibrary:

@@ -60,14 +60,15 @@ class PlacedWeights(NamedTuple):
         config: DecoderConfig,
         checkpoint: CodeReader,
         memory: WeightMemory,
-        inputs: InputCodes | None = None,
+        inputs: InputCodes | None,
+        num_threads: int,
     ) -> Self:
         """Reads a checkpoint and packs it: in bfloat16, and quantised weights as they are stored.
         `inputs`: of weights whose format does not tell theirs.
 
         Raises ConfigError, and what `memory` does.
         """
-        packed = PackedWeights(library, memory, inputs)
+        packed = PackedWeights(library, memory, inputs, num_threads)
         codes = RenamingCodeReader(checkpoint, config.stored_names)
         weights = DecoderWeights(config, checkpoint, codes)
         reader = _LayerReader(config, weights, expert_reader(config, checkpoint), packed)
@@ -138,11 +139,12 @@ class NativeWeights(NamedTuple):
         library: NativeLibrary,
         config: DecoderConfig,
         checkpoint: CodeReader,
-        inputs: InputCodes | None = None,
+        inputs: InputCodes | None,
+        num_threads: int,
     ) -> Self:
         """Into memory of this process. Raises ConfigError."""
         memory = HeapMemory(library)
-        placed = PlacedWeights.read(library, config, checkpoint, memory, inputs)
+        placed = PlacedWeights.read(library, config, checkpoint, memory, inputs, num_threads)
         return cls(library, config, placed, memory)
 
 

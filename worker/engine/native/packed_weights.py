@@ -34,9 +34,11 @@ class PackedWeights:
         library: NativeLibrary,
         memory: WeightMemory | None = None,
         inputs: InputCodes | None = None,
+        num_threads: int = 1,
     ) -> None:
         """By default into memory of its own. `inputs`: of weights that do not tell theirs;
         `KEPT_INPUTS` those of all."""
+        self._num_threads = num_threads
         self._library = library
         self._memory = HeapMemory(library) if memory is None else memory
         self._inputs = inputs
@@ -93,7 +95,7 @@ class PackedWeights:
                 out_features,
                 in_features,
                 int(interleaved),
-                torch.get_num_threads(),
+                self._num_threads,
                 address,
             ),
         )
@@ -121,7 +123,7 @@ class PackedWeights:
                 out_features,
                 in_features,
                 int(interleaved),
-                torch.get_num_threads(),
+                self._num_threads,
                 address,
             ),
         )

@@ -7,6 +7,7 @@ import mmap
 import os
 import stat
 import struct
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
@@ -16,11 +17,17 @@ import numpy as np
 from worker.engine.packed.errors import DamagedFile, NoRoom
 
 ALIGNMENT = 64  # of what is appended
-BLOCK_BYTES = 4 << 20  # of the body, that have a digest
+BLOCK_BYTES = 4 << 20  # of the body, that have a checksum
 DIGEST_BYTES = 32
+CHECKSUM_BYTES = 16
+
+Checksum = Callable[[memoryview], bytes]
+"""Of a block of bytes. It sees a disk's errors, which mean no harm; whoever does may not write to
+the file.
+"""
 
 _MAGIC = b"jetflock packed\n"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<16sIIQQ32s32s")
 _HEAD_BYTES = 4096
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -29,7 +36,7 @@ _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 class _Head(NamedTuple):
     """The first page: these, zeros, and a digest of both.
 
-    Behind it come the body and the table: the digests of the body's blocks, then what lies where.
+    Behind it come the body and the table: the checksums of the body's blocks, then what lies where.
     """
 
     magic: bytes
@@ -74,12 +81,14 @@ class PackedWriter:
     Every method may raise OSError; the disk may be full.
     """
 
-    def __init__(self, file: BinaryIO, key: bytes, max_bytes: int) -> None:
+    def __init__(self, file: BinaryIO, key: bytes, max_bytes: int, checksum: Checksum) -> None:
         self._file = file
         self._key = key
         self._max_bytes = max_bytes
-        self._digests: list[bytes] = []
-        self._digest = hashlib.sha256()  # of the block under way
+        self._checksum = checksum
+        self._checksums: list[bytes] = []
+        self._block = memoryview(bytearray(BLOCK_BYTES))  # under way
+        self._num_in_block = 0
         self._body_bytes = 0
         file.write(bytes(_HEAD_BYTES))
         self._append(memoryview(bytes(ALIGNMENT)))  # so that no offset is zero
@@ -93,9 +102,8 @@ class PackedWriter:
 
     def finish(self, contents: bytes) -> int:
         """`contents` tells what lies where. Returns the bytes of the whole file."""
-        if self._body_bytes % BLOCK_BYTES:
-            self._digests.append(self._digest.digest())
-        table = b"".join(self._digests) + contents
+        self._end_block()
+        table = b"".join(self._checksums) + contents
         self._file.write(table)
         head = _Head(
             _MAGIC,
@@ -114,15 +122,23 @@ class PackedWriter:
     def _append(self, data: memoryview) -> None:
         if _HEAD_BYTES + self._body_bytes + len(data) > self._max_bytes:
             raise NoRoom(f"it takes more than packed_max_bytes={self._max_bytes}")
-        self._file.write(data)
+        self._body_bytes += len(data)
         while data:
-            num_bytes = min(len(data), BLOCK_BYTES - self._body_bytes % BLOCK_BYTES)
-            self._digest.update(data[:num_bytes])
-            self._body_bytes += num_bytes
-            if self._body_bytes % BLOCK_BYTES == 0:
-                self._digests.append(self._digest.digest())
-                self._digest = hashlib.sha256()
-            data = data[num_bytes:]
+            start = self._num_in_block
+            part = data[: BLOCK_BYTES - start]
+            self._block[start : start + len(part)] = part
+            self._num_in_block += len(part)
+            if self._num_in_block == BLOCK_BYTES:
+                self._end_block()
+            data = data[len(part) :]
+
+    def _end_block(self) -> None:
+        """Without effect on one that is empty."""
+        if self._num_in_block:
+            block = self._block[: self._num_in_block]
+            self._checksums.append(self._checksum(block))
+            self._file.write(block)
+            self._num_in_block = 0
 
 
 class MappedFile:
@@ -138,18 +154,18 @@ class MappedFile:
         self.num_bytes = len(body)
 
     @classmethod
-    def open(cls, path: Path, key: bytes, num_threads: int) -> Self:
+    def open(cls, path: Path, key: bytes, num_threads: int, checksum: Checksum) -> Self:
         """Raises DamagedFile for what is not the whole file of `key`, as it was written; OSError,
         also where there is none.
         """
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            return cls._of(file, key, num_threads)
+            return cls._of(file, key, num_threads, checksum)
         finally:
             os.close(file)
 
     @classmethod
-    def _of(cls, file: int, key: bytes, num_threads: int) -> Self:
+    def _of(cls, file: int, key: bytes, num_threads: int, checksum: Checksum) -> Self:
         status = os.fstat(file)
         _check_owner(status)
         head = _Head.read(os.pread(file, _HEAD_BYTES, 0))
@@ -163,10 +179,10 @@ class MappedFile:
         table = bytes(whole[body_end:])
         if hashlib.sha256(table).digest() != head.table_digest:
             raise DamagedFile("its table has another digest than it says")
-        digests_end = head.num_blocks * DIGEST_BYTES
-        _check_blocks(mapped, head, table[:digests_end], num_threads)
+        checksums_end = head.num_blocks * CHECKSUM_BYTES
+        _check_blocks(mapped, head, table[:checksums_end], num_threads, checksum)
         body = np.frombuffer(mapped, np.uint8, head.body_bytes, _HEAD_BYTES)
-        return cls(body, table[digests_end:])
+        return cls(body, table[checksums_end:])
 
 
 def _check_owner(status: os.stat_result) -> None:
@@ -177,7 +193,9 @@ def _check_owner(status: os.stat_result) -> None:
         raise DamagedFile("others may write to it")
 
 
-def _check_blocks(mapped: mmap.mmap, head: _Head, digests: bytes, num_threads: int) -> None:
+def _check_blocks(
+    mapped: mmap.mmap, head: _Head, checksums: bytes, num_threads: int, checksum: Checksum
+) -> None:
     """Raises DamagedFile. It is also what brings the file into memory."""
     whole = memoryview(mapped)
 
@@ -185,10 +203,9 @@ def _check_blocks(mapped: mmap.mmap, head: _Head, digests: bytes, num_threads: i
         start = _HEAD_BYTES + idx * head.block_bytes
         end = min(start + head.block_bytes, _HEAD_BYTES + head.body_bytes)
         mapped.madvise(mmap.MADV_WILLNEED, start, end - start)
-        expected = digests[idx * DIGEST_BYTES : (idx + 1) * DIGEST_BYTES]
-        return hashlib.sha256(whole[start:end]).digest() == expected
+        return checksum(whole[start:end]) == checksums[idx * CHECKSUM_BYTES :][:CHECKSUM_BYTES]
 
     with ThreadPoolExecutor(num_threads) as threads:
         for idx, is_right in enumerate(threads.map(is_whole, range(head.num_blocks))):
             if not is_right:
-                raise DamagedFile(f"block {idx} of {head.num_blocks} has another digest")
+                raise DamagedFile(f"block {idx} of {head.num_blocks} has another checksum")

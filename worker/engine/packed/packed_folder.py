@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import stat
@@ -13,9 +14,12 @@ from typing import BinaryIO
 from shared.telemetry.log import get_logger
 from worker.engine.device.cache_lock import cache_lock
 from worker.engine.packed.errors import DamagedFile, NoRoom, PackedError
-from worker.engine.packed.packed_file import MappedFile, PackedWriter
+from worker.engine.packed.packed_file import DIGEST_BYTES, Checksum, MappedFile, PackedWriter
+from worker.engine.packed.packed_key import Sources
 
 SUFFIX = ".packed"
+KNOWN_SUFFIX = ".known"  # the digest of a checkpoint's bytes
+MAX_KNOWN = 256  # a few bytes each
 LOCK_TIMEOUT_S = 1800.0  # another worker packs the same model
 FREE_BYTES = 1 << 30  # left on the disk
 
@@ -28,11 +32,12 @@ log = get_logger(__name__)
 class PackedFolder:
     """Each failure is kept in `failures` and logged, once; then the weights come from elsewhere."""
 
-    def __init__(self, path: Path, max_bytes: int, num_threads: int) -> None:
+    def __init__(self, path: Path, max_bytes: int, num_threads: int, checksum: Checksum) -> None:
         self.path = path
         self.failures: list[str] = []
         self._max_bytes = max_bytes
         self._num_threads = num_threads
+        self._checksum = checksum
 
     def get(self, key: bytes, num_bytes: int, build: Build) -> MappedFile | None:
         """What is kept under `key`, or else what is built now: about `num_bytes`.
@@ -52,6 +57,32 @@ class PackedFolder:
             self._note(str(exc))
             return None
 
+    def digest_of(self, sources: Sources) -> bytes:
+        """Read from all of their bytes once: then it is known of files that nobody wrote to."""
+        glance = sources.glance()
+        path = self.path / f"{glance.hex()[:32]}{KNOWN_SUFFIX}"
+        try:
+            self._prepare()
+            known = _read_known(path, glance)
+        except (PackedError, OSError):  # noted by who looks for the weights
+            return sources.digest(self._num_threads)
+        if known is not None:
+            return known
+        may_keep = sources.are_old
+        digest = sources.digest(self._num_threads)
+        if may_keep and sources.are_unchanged:
+            with contextlib.suppress(OSError):
+                self._keep_known(path, glance + digest)
+        return digest
+
+    def _keep_known(self, path: Path, known: bytes) -> None:
+        """Raises OSError."""
+        kept = sorted(self.path.glob(f"*{KNOWN_SUFFIX}"), key=lambda each: each.lstat().st_mtime_ns)
+        for each in kept[: 1 - MAX_KNOWN]:
+            each.unlink(missing_ok=True)
+        with _open_private(path) as file:
+            file.write(known + hashlib.sha256(known).digest())
+
     def _prepare(self) -> None:
         """Raises PackedError for a folder that others may write to or read; OSError."""
         with contextlib.suppress(FileExistsError):
@@ -66,7 +97,7 @@ class PackedFolder:
     def _map(self, key: bytes) -> MappedFile | None:
         path = self._file(key, SUFFIX)
         try:
-            mapped = MappedFile.open(path, key, self._num_threads)
+            mapped = MappedFile.open(path, key, self._num_threads, self._checksum)
         except FileNotFoundError:
             return None
         except (DamagedFile, OSError) as exc:
@@ -83,7 +114,7 @@ class PackedFolder:
         path, made = self._file(key, SUFFIX), self._file(key, ".new")
         try:
             with _open_private(made) as file:
-                writer = PackedWriter(file, key, self._max_bytes)
+                writer = PackedWriter(file, key, self._max_bytes, self._checksum)
                 num_written = writer.finish(build(writer))
             self._make_room(key, num_written)
             made.replace(path)
@@ -131,6 +162,17 @@ class PackedFolder:
         if failure not in self.failures:
             self.failures.append(failure)
             log.warning("packed_weights_unavailable", reason=failure)
+
+
+def _read_known(path: Path, glance: bytes) -> bytes | None:
+    """None where there is none, or it is not whole. Raises OSError."""
+    try:
+        known = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    digest = known[len(glance) :][:DIGEST_BYTES]
+    is_whole = known == glance + digest + hashlib.sha256(glance + digest).digest()
+    return digest if is_whole else None
 
 
 def _open_private(path: Path) -> BinaryIO:

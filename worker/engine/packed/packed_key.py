@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,8 @@ from shared.checkpoint.model_files import weight_files
 from worker.engine.device.code_digest import code_digest
 
 BLOCK_BYTES = 4 << 20
+NUM_SAMPLES, SAMPLE_BYTES = 64, 4096  # of a file
+SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
 
 _CODE = (Path(__file__).parents[1], Path(errors.__file__).parent)  # worker.engine and shared
 
@@ -26,7 +29,12 @@ class SourceFile(NamedTuple):
 
     path: Path
     num_bytes: int
-    marks: tuple[int, ...]
+    marks: tuple[int, ...]  # device, inode, and when it was written to and changed, in ns
+
+    @property
+    def sample_starts(self) -> range:
+        last = max(0, self.num_bytes - SAMPLE_BYTES)
+        return range(0, last + 1, max(1, -(-last // (NUM_SAMPLES - 1))))
 
 
 class Sources:
@@ -47,6 +55,24 @@ class Sources:
             whole.update(f"{file.path.name}:{file.num_bytes}\n".encode())
             whole.update(b"".join(digests))
         return whole.digest()
+
+    def glance(self) -> bytes:
+        """A digest of what tells files apart without reading them: names, sizes, places, times, and
+        samples of their bytes, for an image of a disk may give two models all others alike.
+        """
+        glance = hashlib.sha256()
+        for file in self.files:
+            glance.update(f"{file.path.name}:{file.num_bytes}:{file.marks}\n".encode())
+            with file.path.open("rb", buffering=0) as stream:
+                for start in file.sample_starts:
+                    glance.update(os.pread(stream.fileno(), SAMPLE_BYTES, start))
+        return glance.digest()
+
+    @property
+    def are_old(self) -> bool:
+        """Whether all were written to so long ago that to write again would change their times."""
+        newest = max(max(file.marks[-2:]) for file in self.files)
+        return time.time_ns() - newest > SETTLED_NS
 
     @property
     def are_unchanged(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.worker.engine.formats.quantized_copies import save_quantized
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
+from worker.engine.native.kernel_set import AVX512_BF16
+from worker.engine.native.native_library import NativeLibrary
 
 pytestmark = needs_bfloat16
 SIZES: dict[str, Any] = {
@@ -74,6 +77,27 @@ def test_bits_are_the_same(kind: str, activations: str, tmp_path: Path) -> None:
     assert [each.stat().st_ino for each in files_in(folder)] == [built], "it was built once"
     assert weights_of(again).coded_share == weights_of(plain).coded_share
     assert "packed form" in again.loop._ready.remark
+
+
+def crc32c(data: bytes) -> int:
+    """Bit by bit."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value
+
+
+def test_the_checksum_is_crc_32c_of_each_quarter() -> None:
+    library = NativeLibrary.load(AVX512_BF16)
+    for size in (1, 7, 31, 32, 64, 1001):
+        data = random.Random(size).randbytes(size)
+        quarter = size // 32 * 8
+        starts = [0, quarter, 2 * quarter, 3 * quarter]
+        parts = [data[at : at + quarter] for at in starts[:3]] + [data[starts[3] :]]
+        expected = b"".join(crc32c(part).to_bytes(4, "little") for part in parts)
+        assert library.checksum(memoryview(data)) == expected
 
 
 def test_damage_is_counted_and_other_settings_have_files_of_their_own(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from worker.engine.packed import packed_file
 from worker.engine.packed.errors import DamagedFile, NoRoom
-from worker.engine.packed.packed_file import _HEAD_BYTES, MappedFile, PackedWriter
+from worker.engine.packed.packed_file import _HEAD_BYTES, CHECKSUM_BYTES, MappedFile, PackedWriter
 
 KEY = bytes(range(32))
 BLOCK_BYTES = 1 << 13
@@ -21,10 +22,14 @@ CONTENTS = b"what lies where"
 HEAD_FIELDS = (0, 16, 20, 24, 32, 40, 72, 2000, _HEAD_BYTES - 32, _HEAD_BYTES - 1)
 
 
+def checksum(data: memoryview) -> bytes:
+    return hashlib.md5(data, usedforsecurity=False).digest()
+
+
 def write(path: Path, parts: list[bytes], *, max_bytes: int = 1 << 30) -> list[int]:
     """Where they begin."""
     with path.open("wb") as file:
-        writer = PackedWriter(file, KEY, max_bytes)
+        writer = PackedWriter(file, KEY, max_bytes, checksum)
         places = [writer.append(memoryview(part)) for part in parts]
         assert writer.finish(CONTENTS) == path.stat().st_size
     path.chmod(0o600)
@@ -32,7 +37,7 @@ def write(path: Path, parts: list[bytes], *, max_bytes: int = 1 << 30) -> list[i
 
 
 def open_file(path: Path) -> MappedFile:
-    return MappedFile.open(path, KEY, num_threads=2)
+    return MappedFile.open(path, KEY, 2, checksum)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +94,7 @@ CHANGES = {
     "first byte of the body": _flip(_HEAD_BYTES),
     "last byte of the body": _flip(_HEAD_BYTES + 2 * BLOCK_BYTES + 383),
     "in the second block": _flip(_HEAD_BYTES + BLOCK_BYTES + 77, 7),
-    "first byte of the table": _flip(-len(CONTENTS) - 3 * 32),
+    "first byte of the table": _flip(-len(CONTENTS) - 3 * CHECKSUM_BYTES),
     "last byte of the table": _flip(-1),
     "cut": _cut,
     "cut in the head": _cut_in_the_head,
@@ -114,7 +119,7 @@ def test_other_weights_and_other_writers_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a"
     write(path, [b"x"])
     with pytest.raises(DamagedFile, match="of other weights"):
-        MappedFile.open(path, bytes(32), num_threads=1)
+        MappedFile.open(path, bytes(32), 1, checksum)
     path.chmod(0o620)
     with pytest.raises(DamagedFile, match="others may write"):
         open_file(path)
@@ -126,7 +131,7 @@ def test_other_weights_and_other_writers_are_refused(tmp_path: Path) -> None:
 
 def test_not_finished_is_no_file(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
-        PackedWriter(file, KEY, 1 << 20).append(memoryview(bytes(10000)))
+        PackedWriter(file, KEY, 1 << 20, checksum).append(memoryview(bytes(10000)))
     (tmp_path / "a").chmod(0o600)
     with pytest.raises(DamagedFile, match="does not begin"):
         open_file(tmp_path / "a")

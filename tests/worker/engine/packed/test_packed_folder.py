@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError
-from worker.engine.packed import packed_folder
+from tests.worker.engine.packed.test_packed_file import checksum
+from worker.engine.packed import packed_folder, packed_key
 from worker.engine.packed.packed_file import MappedFile, PackedWriter
 from worker.engine.packed.packed_folder import PackedFolder
+from worker.engine.packed.packed_key import Sources
 
 SIZE = 10_000
 
@@ -47,7 +49,7 @@ def get(folder: PackedFolder, builds: Builds, number: int = 1) -> MappedFile | N
 
 
 def make_folder(path: Path, max_bytes: int = 1 << 20) -> PackedFolder:
-    return PackedFolder(path / "packed", max_bytes, num_threads=1)
+    return PackedFolder(path / "packed", max_bytes, 1, checksum)
 
 
 def files(path: Path) -> set[str]:
@@ -87,7 +89,7 @@ def test_damage_is_told_once_and_mended(tmp_path: Path, builds: Builds) -> None:
     folder = make_folder(tmp_path)
     assert get(folder, builds) is not None
     assert builds.num == 2
-    assert folder.failures == [f"{name} is not taken: block 0 of 1 has another digest"]
+    assert folder.failures == [f"{name} is not taken: block 0 of 1 has another checksum"]
     assert get(make_folder(tmp_path), builds) is not None
     assert builds.num == 2
 
@@ -190,3 +192,69 @@ def test_without_a_lock_nothing_is_built(
     assert get(folder, builds, 2) is None
     assert "no lock" in folder.failures[0]
     assert builds.num == 1
+
+
+class ReadSources(Sources):
+    """Counts how often all bytes are read. Written to long ago, unless told otherwise."""
+
+    are_old = True
+    num_reads = 0
+
+    def digest(self, num_threads: int) -> bytes:
+        self.num_reads += 1
+        return super().digest(num_threads)
+
+
+def test_a_checkpoint_is_read_once_until_somebody_writes_to_it(tmp_path: Path) -> None:
+    model, folder = tmp_path / "model", make_folder(tmp_path)
+    model.mkdir()
+    file = model / "model.safetensors"
+    file.write_bytes(bytes(100_000))
+    first, second = ReadSources(model), ReadSources(model)
+    digest = folder.digest_of(first)
+    assert folder.digest_of(second) == digest == Sources(model).digest(1)
+    assert (first.num_reads, second.num_reads) == (1, 0)
+    (name,) = files(tmp_path)
+    (tmp_path / "packed" / name).write_bytes(bytes(96))
+    assert folder.digest_of(second) == digest
+    assert second.num_reads == 1, "what was known is no more"
+    with file.open("r+b") as opened:
+        opened.write(b"x")
+    status = file.stat()
+    os.utime(file, ns=(status.st_atime_ns, first.files[0].marks[2]))
+    changed = ReadSources(model)
+    assert folder.digest_of(changed) != digest
+    assert changed.num_reads == 1
+
+
+def test_what_was_written_just_now_may_change_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    sources, folder = Sources(tmp_path), make_folder(tmp_path)
+    assert not sources.are_old
+    assert folder.digest_of(sources) == sources.digest(1)
+    assert files(tmp_path) == set()
+    monkeypatch.setattr(packed_key, "SETTLED_NS", -(10**12))
+    folder.digest_of(sources)
+    assert len(files(tmp_path)) == 1
+
+
+def test_images_of_disks_are_told_apart_by_samples(tmp_path: Path) -> None:
+    """Which have the same places and times where they are made to be reproduced."""
+    file, glances = tmp_path / "model.safetensors", set()
+    for byte in (0, 1):
+        file.write_bytes(bytes([byte]) * 1_000_000)
+        sources = Sources(tmp_path)
+        sources.files = tuple(each._replace(marks=(1, 2, 0, 0)) for each in sources.files)
+        glances.add(sources.glance())
+    assert len(glances) == 2
+
+
+def test_no_more_is_known_than_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_folder, "MAX_KNOWN", 2)
+    folder = make_folder(tmp_path)
+    for number in range(4):
+        (tmp_path / "model.safetensors").write_bytes(bytes([number]))
+        folder.digest_of(ReadSources(tmp_path))
+    assert len(files(tmp_path)) == 2

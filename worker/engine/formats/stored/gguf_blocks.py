@@ -173,6 +173,8 @@ def _parts(packed: torch.Tensor, num_bits: int, width: int) -> torch.Tensor:
     """[num_blocks, n] -> [num_blocks, n * 8 / num_bits]: of each `width` bytes first the lowest
     bits of all, then the next ones of all.
     """
-    shifts = torch.arange(0, 8, num_bits, dtype=torch.uint8)[:, None]
-    parts = packed.reshape(len(packed), -1, 1, width) >> shifts
-    return (parts & ((1 << num_bits) - 1)).flatten(1)
+    rows, mask = packed.reshape(len(packed), -1, width), (1 << num_bits) - 1
+    if width % 4 == 0:  # four bytes at once: what is shifted into the next one is masked out
+        rows, mask = rows.contiguous().view(torch.int32), mask * 0x01010101
+    parts = [(rows >> shift).bitwise_and_(mask) for shift in range(0, 8, num_bits)]
+    return torch.stack(parts, dim=2).view(torch.uint8).flatten(1)
