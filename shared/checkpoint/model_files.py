@@ -26,6 +26,7 @@ from shared.checkpoint.pooled_files import (
 )
 from shared.checkpoint.recurrent_text import DEFAULT_CONTEXT_LEN, is_endless, keeps_states
 from shared.checkpoint.stored_format import (
+    HEAD_FORMAT,
     MadeFormat,
     made_format,
     modelopt_config,
@@ -163,7 +164,8 @@ class ModelFiles:
         if self.stretched_context_len is not None:
             digest.update(f"context:{self.stretched_context_len}".encode())
         if self.made_format is not None:
-            digest.update(f"quantization:{self.made_format}".encode())
+            head = HEAD_FORMAT[self.made_format]
+            digest.update(f"quantization:{self.made_format}, head {head}".encode())
         if self.options.kv_dtype != "auto":
             digest.update(f"kv_dtype:{self.options.kv_dtype}".encode())
         if self.options.cpu_activations != "auto":

@@ -22,6 +22,8 @@ _MADE: Mapping[MadeFormat, str] = {
     "int4": f"int4 in groups of {INT4_GROUP}",
     "fp8": "fp8 by channel",
 }
+# Nothing comes behind a head that would even out its errors: it has eight bits.
+HEAD_FORMAT: Mapping[MadeFormat, MadeFormat] = {"int8": "int8", "int4": "int8", "fp8": "fp8"}
 
 
 def made_format(kind: MadeFormat) -> str:

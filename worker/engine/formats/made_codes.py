@@ -27,9 +27,7 @@ _EXPERTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.o
 
 
 def is_quantized_when_made(name: str, *, experts_alone: bool = False) -> bool:
-    """Projections are; of a mixture those of its experts, shared ones not among them. Embeddings,
-    heads and norms stay as they are stored: they are read by row, or few.
-    """
+    """Projections are; of a mixture those of its experts, shared ones not among them."""
     if experts_alone:
         return any(part in name for part in _EXPERTS) and not name.endswith("bias")
     return name.endswith(_PROJECTION)
@@ -39,8 +37,9 @@ def make_codes(kind: MadeFormat, weight: torch.Tensor, num_threads: int = 1) -> 
     """The codes of a weight [out_features, in_features] in float32, or of experts with such, the
     same on every machine.
     """
-    rows = weight.flatten(0, -2)
-    chunks = rows.split(max(1, _CHUNK_VALUES // rows.shape[1]))
+    matrices = weight.unbind() if weight.ndim == 3 else (weight,)
+    num_rows = max(1, _CHUNK_VALUES // weight.shape[-1])
+    chunks = [chunk for matrix in matrices for chunk in torch.split(matrix, num_rows)]
     with lone_threads(num_threads) as threads:
         made = join_rows(list(threads.map(_MAKERS[kind], chunks)))
     assert made is not None, "all are of one kind"

@@ -214,6 +214,13 @@ class DecoderConfig(ModelConfig):
         return is_of_tokens and not self.has_tied_embeddings
 
     @property
+    def head_name(self) -> str | None:
+        """Of the tensor that is multiplied for logits of tokens; None: there are none."""
+        if not self.has_head or is_classifier(self.architecture):
+            return None
+        return "model.embed_tokens.weight" if self.has_tied_embeddings else "lm_head.weight"
+
+    @property
     def has_several_shapes(self) -> bool:
         """Whether layers differ in the sizes of their heads or MLPs, or see keys of others."""
         heads = (self.num_heads, self.num_kv_heads, self.head_dim)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
-from shared.checkpoint.stored_format import MadeFormat
+from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat
 from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint, check_unread
@@ -91,25 +92,35 @@ class CheckpointReader:
         self._on_progress(min(1.0, self._num_read_bytes / max(1, self._num_bytes)))
 
 
+@dataclass(frozen=True, slots=True)
+class MadeCodes:
+    """Which weights codes are made of, and which codes."""
+
+    format: MadeFormat
+    head: str = ""  # its name, or the embeddings' where they are taken for it; empty: it has none
+    has_experts: bool = False  # then of experts alone
+    has_turned_experts: bool = False  # stacked as [num_experts, in_features, out_features]
+
+    def of(self, name: str) -> MadeFormat | None:
+        """None: it stays as it is. Norms do, and embeddings, which are read by row."""
+        if name == self.head:
+            return HEAD_FORMAT[self.format]
+        is_made = is_quantized_when_made(name, experts_alone=self.has_experts)
+        return self.format if is_made else None
+
+
 class QuantizingReader:
-    """A `CodeReader` that makes codes of the projections of another one's, or of experts alone.
+    """A `CodeReader` that makes codes of the weights of another one's.
 
     They are made of what is stored, before it is rounded to the model's dtype: so all workers have
     the same codes.
     """
 
     def __init__(
-        self,
-        reader: CodeReader,
-        made_format: MadeFormat,
-        dtype: torch.dtype,
-        num_threads: int,
-        *,
-        experts_alone: bool,
+        self, reader: CodeReader, made: MadeCodes, dtype: torch.dtype, num_threads: int
     ) -> None:
         self._reader = reader
-        self._experts_alone = experts_alone
-        self._made_format = made_format
+        self._made = made
         self._dtype = dtype
         self._num_threads = num_threads
 
@@ -125,7 +136,11 @@ class QuantizingReader:
         return self._reader.has(name)
 
     def read_codes(self, name: str, *shape: int) -> ScaledWeight | None:
-        if not is_quantized_when_made(name, experts_alone=self._experts_alone):
+        kind = self._made.of(name)
+        if kind is None:
             return None
-        weight = self._reader.read_as(torch.float32, name, *shape)
-        return make_codes(self._made_format, weight.cpu(), self._num_threads)
+        weight = self._reader.read_as(torch.float32, name, *shape).cpu()
+        if weight.ndim == 3 and self._made.has_turned_experts:
+            turned = make_codes(kind, weight.transpose(1, 2), self._num_threads)
+            return replace(turned, is_turned=True)
+        return make_codes(kind, weight, self._num_threads)

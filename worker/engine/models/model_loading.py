@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from shared.checkpoint.stored_format import MadeFormat
 from shared.gguf.gguf_model import holds_gguf
 from shared.telemetry.log import get_logger
 from worker.engine.formats.stored_checkpoint import open_checkpoint
@@ -21,10 +22,16 @@ from worker.engine.models.gguf_experts import find_gguf_experts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
-from worker.engine.models.loader import CheckpointReader, CodeReader, OnProgress, QuantizingReader
+from worker.engine.models.loader import (
+    CheckpointReader,
+    CodeReader,
+    MadeCodes,
+    OnProgress,
+    QuantizingReader,
+)
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
-from worker.engine.models.renaming_reader import RenamingCodeReader
+from worker.engine.models.renaming_reader import RenamingCodeReader, renamed
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
 from worker.engine_link.engine_config import LoadFormat
@@ -97,10 +104,18 @@ def open_weights(
         if config.made_format is None:
             yield reader
         else:
-            experts_alone = config.num_expert_values > 0
-            yield QuantizingReader(
-                reader, config.made_format, dtype, num_threads, experts_alone=experts_alone
-            )
+            made = _made_codes(config, config.made_format)
+            yield QuantizingReader(reader, made, dtype, num_threads)
+
+
+def _made_codes(config: ModelConfig, made_format: MadeFormat) -> MadeCodes:
+    if config.num_expert_values:
+        experts = config.experts if isinstance(config, DecoderConfig) else ()
+        is_turned = any(each is not None and each.is_stored_transposed for each in experts)
+        return MadeCodes(made_format, has_experts=True, has_turned_experts=is_turned)
+    if not isinstance(config, DecoderConfig) or (head := config.head_name) is None:
+        return MadeCodes(made_format)
+    return MadeCodes(made_format, renamed(head, config.stored_names))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from shared.checkpoint.formats.quantization_files import read_quantization
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS, class_labels
 from shared.checkpoint.recurrent_text import SAME_ARCHITECTURES
-from shared.checkpoint.stored_format import MadeFormat, gguf_format
+from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat, gguf_format
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
@@ -291,7 +291,13 @@ def _to_be_made(path: Path, model: ModelConfig, wanted: MadeFormat) -> ModelConf
             f"quantization={wanted} is not possible with {model.architecture}: {obstacle} in 16 "
             "bits, so that nothing would be saved; leave it out"
         )
-    return dataclasses.replace(model, made_format=wanted, code_bits=CODE_BITS[wanted])
+    model = dataclasses.replace(model, made_format=wanted, code_bits=CODE_BITS[wanted])
+    if model.num_expert_values or not isinstance(model, DecoderConfig) or model.head_name is None:
+        return model
+    bits = CODE_BITS[HEAD_FORMAT[wanted]]
+    if model.has_tied_embeddings:
+        return dataclasses.replace(model, head_code_bits=bits, embedding_code_bits=bits)
+    return dataclasses.replace(model, head_code_bits=bits)
 
 
 def _obstacle_to_making(path: Path, model: ModelConfig) -> str | None:

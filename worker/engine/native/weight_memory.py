@@ -73,7 +73,7 @@ class FileMemory:
         address = self._staged.data_ptr()
         fill(address)
         self.num_bytes += num_bytes
-        return self._writer.append(memoryview(self._staged.numpy())[:num_bytes])
+        return self._writer.append(self._staged.numpy().data[:num_bytes])
 
 
 def place_tensor(memory: WeightMemory, tensor: torch.Tensor) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shared.checkpoint.stored_format import MadeFormat
+from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat
 from shared.errors import ConfigError
 from tests.worker.engine.formats.quantized_copies import PROJECTION, save_quantized
 from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16
@@ -32,15 +33,27 @@ KINDS: tuple[MadeFormat, ...] = get_args(MadeFormat)
 LARGEST_ERROR = {"int8": 0.01, "fp8": 0.03, "int4": 0.12}
 
 
+HEADS = ("lm_head.weight", "model.embed_tokens.weight")  # and its embeddings where they are tied
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4}
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(
-        tmp_path_factory.mktemp("source") / "model",
-        "llama",
-        hidden_size=64,
-        intermediate_size=160,
-        num_attention_heads=4,
-    )
+    return save_tiny_model(tmp_path_factory.mktemp("source") / "model", "llama", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tied") / "model"
+    return save_tiny_model(path, "llama", tie_word_embeddings=True, **SIZES)
+
+
+def made_of(name: str, kind: MadeFormat, names: Iterable[str]) -> MadeFormat | None:
+    """What a weight of a checkpoint with these names is made; None: it stays as it is."""
+    head = next(each for each in HEADS if each in names)
+    if name == head:
+        return HEAD_FORMAT[kind]
+    return kind if PROJECTION.fullmatch(name) else None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,7 +75,7 @@ def test_near_and_never_outside_of_its_codes(kind: MadeFormat) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_projections_alone_are_made_codes(kind: MadeFormat, source: Path) -> None:
+def test_projections_and_heads_are_made_codes(kind: MadeFormat, source: Path) -> None:
     config = read_model_config(source, kind)
     stored = load_file(source / "model.safetensors")
     dtype = torch.bfloat16
@@ -71,9 +84,10 @@ def test_projections_alone_are_made_codes(kind: MadeFormat, source: Path) -> Non
             codes = reader.read_codes(name, *tensor.shape)
             values = reader.read(name, *tensor.shape)
             expected = tensor
-            if PROJECTION.fullmatch(name):
-                assert codes is not None
-                expected = make_codes(kind, tensor.float()).dense(dtype)
+            made = made_of(name, kind, stored)
+            assert (codes is None) == (made is None)
+            if made is not None:
+                expected = make_codes(made, tensor.float()).dense(dtype)
             assert torch.equal(values, expected.to(dtype)), name
 
 
@@ -88,10 +102,13 @@ def test_a_rank_has_its_share_of_the_same_values(source: Path) -> None:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "model"), [("int8", "source"), ("int4", "source"), ("int4", "tied"), ("fp8", "tied")]
+)
 def test_our_own_products_are_those_of_the_values(
-    kind: MadeFormat, source: Path, tmp_path: Path
+    kind: MadeFormat, model: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    source = request.getfixturevalue(model)
     dense = save_made(source, tmp_path / "dense", kind)
     rig = native_rig(source, quantization=kind)
     prompt = random_prompt(40, 1)
@@ -151,11 +168,13 @@ def save_made(source: Path, target: Path, kind: MadeFormat) -> Path:
     from safetensors.torch import save_file
 
     target.mkdir()
+    tensors = load_file(source / "model.safetensors")
+    made = {name: made_of(name, kind, tensors) for name in tensors}
     tensors = {
-        name: make_codes(kind, tensor.float()).dense(torch.float32)
-        if PROJECTION.fullmatch(name)
-        else tensor.float()
-        for name, tensor in load_file(source / "model.safetensors").items()
+        name: tensor.float()
+        if (own := made[name]) is None
+        else make_codes(own, tensor.float()).dense(torch.float32)
+        for name, tensor in tensors.items()
     }
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
     config = json.loads((source / "config.json").read_text())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch.nn import functional
 
-from shared.checkpoint.stored_format import MadeFormat
+from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat
 from tests.worker.checkpoints import DEMO_MODEL
 from tests.worker.engine.demo_conversations import conversation_ids, needs_demo_model
 from tests.worker.engine.formats.quantized_copies import PROJECTION
@@ -24,6 +24,9 @@ from worker.engine.formats.made_codes import make_codes
 
 NUM_CONVERSATIONS = 12
 FP8 = torch.float8_e4m3fn
+
+
+HEAD = "model.embed_tokens.weight"  # the embeddings are taken for it
 
 
 def made(kind: MadeFormat, _: str, weight: torch.Tensor) -> Stored:
@@ -60,6 +63,7 @@ QUALITY: dict[str, tuple[Store, float, float]] = {
     "fp8, made when loaded": (functools.partial(made, "fp8"), 0.01, 0.98),
     "int4, made when loaded": (functools.partial(made, "int4"), 0.05, 0.95),
 }
+MADE: dict[str, MadeFormat] = {f"{kind}, made when loaded": kind for kind in get_args(MadeFormat)}
 
 pytestmark = needs_demo_model
 
@@ -89,9 +93,12 @@ def test_what_a_format_leaves(
     store, max_kl, min_agreement = QUALITY[name]
     weights = original.state_dict()
     kept = {key: value.clone() for key, value in weights.items() if PROJECTION.fullmatch(key)}
+    if name in MADE:
+        kept[HEAD] = weights[HEAD].clone()
     try:
         for key, value in kept.items():
-            weights[key].copy_(store("m", value).values)
+            own = functools.partial(made, HEAD_FORMAT[MADE[name]]) if key == HEAD else store
+            weights[key].copy_(own("m", value).values)
         ours = log_probs(original, texts)
     finally:
         for key, value in kept.items():
