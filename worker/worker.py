@@ -259,6 +259,7 @@ class Worker:
 
     def _worker_card(self) -> WorkerCard:
         ready, load = self._engine.ready, self._engine.load
+        num_slots = load.num_kv_tokens if load and ready and ready.keeps_kv else 0
         return WorkerCard(
             worker=self._worker_id,
             pool=self._card.pool,
@@ -271,7 +272,7 @@ class Worker:
             num_running=load.num_running if load else 0,
             num_waiting=load.num_waiting if load else 0,
             max_running=ready.max_running if ready else 0,
-            kv_cache_usage=1 - load.num_free_tokens / max(1, load.num_kv_tokens) if load else 0.0,
+            kv_cache_usage=1 - load.num_free_tokens / num_slots if load and num_slots else 0.0,
             step=self._engine.step,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -280,7 +281,7 @@ class Worker:
             num_updates=self._control.num_updates,
             update_error=self._control.update_error,
             work=self._runner.work_done,
-            num_kv_tokens=load.num_kv_tokens if load else 0,
+            num_kv_tokens=num_slots,
             num_waiting_tokens=load.num_waiting_tokens if load else 0,
             at=time.time(),
             has_presence=True,

@@ -117,11 +117,9 @@ class FakeEngine:
         self._on_event(EngineFailed(message))
         self._on_exit(1)
 
-    def become_ready(self, *, has_prefixes: bool = True, can_release_cache: bool = True) -> None:
+    def become_ready(self, *, can_release_cache: bool = True, **traits: Any) -> None:
         limits = 1000, 29, self._max_running, 100_000, 512
-        self._on_event(
-            EngineReady(*limits, has_prefixes=has_prefixes, can_release_cache=can_release_cache)
-        )
+        self._on_event(EngineReady(*limits, can_release_cache=can_release_cache, **traits))
 
     def die(self) -> None:
         self.is_dead = True

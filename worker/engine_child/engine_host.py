@@ -281,7 +281,7 @@ class EngineHost:
                 log.info(
                     "engine_ready",
                     max_running=event.max_running,
-                    num_kv_tokens=event.num_kv_tokens,
+                    num_kv_tokens=event.num_kv_tokens if event.keeps_kv else 0,
                     device=event.gpu.name if event.gpu else "cpu",
                     dtype=event.dtype,
                     kernel_set=event.kernel_set,

@@ -214,6 +214,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     num_snapshot_slots: int = 0  # recurrent states that there is room for at page borders
     can_release_cache: bool = False  # and keep its weights
     takes_no_embeds: bool = False
+    keeps_kv: bool = True  # of its tokens; else KV slots hold nothing
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -229,3 +229,13 @@ async def test_what_cannot_be_done_is_refused_by_name(
         assert not reply.ok
         assert named in reply.message
         assert worker.worker._state is WorkerState.READY
+
+
+async def test_slots_that_hold_no_keys_and_values_are_not_told(stage: Stage) -> None:
+    """They would dwarf those of other models in what is said of all workers."""
+    async with running_worker(stage) as worker:
+        worker.engine.step([])
+        assert worker.worker._worker_card().num_kv_tokens == 100_000
+        worker.engine.become_ready(keeps_kv=False)
+        card = worker.worker._worker_card()
+        assert (card.num_kv_tokens, card.kv_cache_usage) == (0, 0.0)

@@ -54,7 +54,7 @@ def cached(rig: Rig, run_id: int) -> int:
     return rig.channel.finishes()[run_id].num_cached_tokens
 
 
-@pytest.mark.parametrize("family", ["llama", "lfm2"])
+@pytest.mark.parametrize("family", ["llama", "lfm2", "zamba2"])
 def test_rows_of_the_table_are_its_tokens_bit_for_bit(
     family: str, tiny_llama: Path, tmp_path: Path
 ) -> None:

@@ -235,6 +235,7 @@ class EngineLoader:
             num_packed_failures=loaded.num_packed_failures,
             num_snapshot_slots=loaded.num_snapshots or 0,
             can_release_cache=loaded.release_cache is not None,
+            keeps_kv=bool(setup.config.attention_layers),
         )
 
     def _num_pinnable_tokens(self, loaded: LoadedModel) -> int:

@@ -176,6 +176,7 @@ def test_without_keys_and_values_tokens_take_no_memory(
     assert load.num_kv_tokens == load.num_free_tokens == 2 * (512 + 16)
     assert (load.num_prefix_hits, load.num_preemptions) == (192, 0)
     ready = next(event for event in rig.channel.events if isinstance(event, EngineReady))
+    assert not ready.keeps_kv
     assert re.match(r"a request keeps [\d.]+ KiB of state, but no keys and values;", ready.remark)
     with pytest.raises(ConfigError, match="kv_memory_bytes=4096 is not possible with Mamba2"):
         Rig(path, num_kv_tokens=None, kv_memory_bytes=4096)
