@@ -56,6 +56,7 @@ def table() -> str:
     rows = "\n".join(
         f"| {fate} | {', '.join(f'`{name}`' for name in sorted(names))} |"
         for fate, names in fates().items()
+        if names
     )
     return (
         f"Every decoder of transformers {transformers.__version__}:\n\n"

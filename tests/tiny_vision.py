@@ -42,6 +42,7 @@ READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": ("gemma3", _WINDOWS, _SIGLIP | {"mm_tokens_per_image": 1}),
     "gemma4": ("gemma4", _WINDOWS | _PLE, {"vision_config": _GEMMA_4_TOWER}),
     "gemma4_unified": ("gemma4_unified", _WINDOWS, {"vision_config": None, "audio_config": None}),
+    "idefics3": ("idefics3", {"model_type": "llama"}, {"vision_config": _TOWER}),
     "internvl qwen2": ("internvl", {"model_type": "qwen2"}, {"vision_config": _TOWER}),
     "internvl qwen3": ("internvl", {"model_type": "qwen3"}, {"vision_config": _TOWER}),
     "llama4": ("llama4", _LLAMA_4, {"vision_config": _LLAMA_4_TOWER}),
@@ -85,6 +86,7 @@ READERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"vision_config": _QWEN3_TOWER},
     ),
 }
+READERS["smolvlm"] = ("smolvlm", *READERS["idefics3"][1:])
 READERS["qwen3_5_moe"] = (
     "qwen3_5_moe",
     READERS["qwen3_5"][1]

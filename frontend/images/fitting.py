@@ -9,7 +9,7 @@ from PIL import Image
 
 from shared.protocol.image_sizes import FixedSize, PixelSize
 from shared.protocol.sight_card import SightCard
-from shared.protocol.tiled_sizes import AnyresSize, TilesSize
+from shared.protocol.tiled_sizes import AnyresSize, CanvasSize, SplitSize, TilesSize
 
 
 class BadImage(Exception):
@@ -41,7 +41,17 @@ def fit(image: Image.Image, sight: SightCard, max_features: int, max_pixels: int
         case FixedSize(shortest_edge=int(edge)):
             return Fitted(size, _cut_out(image, size, edge, resample, max_pixels))
         case TilesSize():
-            return Fitted(size, _tiles(image, kind, given, max_features, resample))
+            rows, cols = kind.tiling(given, max_features)
+            canvas = _resized(image, PixelSize(rows * kind.tile, cols * kind.tile), resample)
+            return Fitted(size, _tiles(canvas, image, kind.least, resample))
+        case CanvasSize():
+            canvas = Image.new("RGB", (size.width, size.height))
+            canvas.paste(_resized(image, kind.scaled(given, size), resample))
+            return Fitted(size, _tiles(canvas, image, kind.least, resample))
+        case SplitSize():
+            canvas = _resized(image, kind.scaled(given, max_features), resample)
+            canvas = _resized(canvas, size, resample)
+            return Fitted(size, _tiles(canvas, canvas, kind.least, resample))
         case AnyresSize():
             return Fitted(size, _anyres_tiles(_resized(image, size, resample), kind, resample))
     return Fitted(size, _resized(image, size, resample))
@@ -64,19 +74,13 @@ def _cut_out(
 
 
 def _tiles(
-    image: Image.Image,
-    kind: TilesSize,
-    given: PixelSize,
-    max_features: int,
-    resample: Image.Resampling,
+    canvas: Image.Image, whole: Image.Image, tile: PixelSize, resample: Image.Resampling
 ) -> Image.Image:
     """Row by row, and then the whole image, where there are several."""
-    tiling = kind.tiling(given, max_features)
-    canvas = PixelSize(tiling.rows * kind.tile, tiling.cols * kind.tile)
-    tiles = [*_cut(_resized(image, canvas, resample), kind.tile)]
-    if tiling.num_tiles > 1:
-        tiles.append(_resized(image, kind.least, resample))
-    return _below_each_other(tiles, kind.tile)
+    tiles = [*_cut(canvas, tile.width)]
+    if len(tiles) > 1:
+        tiles.append(_resized(whole, tile, resample))
+    return _below_each_other(tiles, tile.width)
 
 
 def _anyres_tiles(image: Image.Image, kind: AnyresSize, resample: Image.Resampling) -> Image.Image:

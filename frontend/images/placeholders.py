@@ -27,9 +27,7 @@ def prompt_of(
             whole.append(token_id)
             continue
         image = next(waiting)
-        grid = sight.size.grid(image.size)
-        assert grid is not None, "it has been fitted"
-        image_ids = sight.image_ids(grid)
+        image_ids = sight.image_ids(image.size)
         spans.append(ImageSpan(len(whole), len(image_ids), image.digest, *image.size))
         whole += image_ids
     return Prompt(

@@ -155,6 +155,51 @@ class EdgeSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="edge"):
         return PixelSize(self.cell, 2 * self.cell)
 
 
+class BudgetSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="budget"):
+    """Images keep their shape, as far as both sides are multiples of `cell` pixels: a cell is a
+    feature. They are scaled, up too, to as many as one of the model's budgets allows.
+    """
+
+    cell: int
+    budgets: tuple[int, ...]  # of features, that of least first
+
+    def fit(self, size: PixelSize, max_features: int) -> PixelSize:
+        """The size of what the model reads, of the largest budget within `max_features`, or the
+        least. Raises BadImageSize.
+        """
+        check_ratio(size)
+        budget = max((each for each in self.budgets if each <= max_features), default=0)
+        budget = budget or self.budgets[0]
+        growth = math.sqrt(budget * self.cell**2 / (size.height * size.width))
+        rows, cols = (math.floor(side * growth / self.cell) for side in size)
+        if not rows:
+            rows, cols = 1, min(max(1, size.width // size.height), budget)
+        elif not cols:
+            rows, cols = min(size.height // size.width, budget), 1
+        return PixelSize(rows * self.cell, cols * self.cell)
+
+    def grid(self, size: PixelSize) -> ImageGrid | None:
+        """Of an image that has been fitted. None: no fitted one has this size."""
+        grid = _cells(size, self.cell)
+        return grid if grid is not None and grid.num_features <= self.budgets[-1] else None
+
+    def array_size(self, size: PixelSize) -> PixelSize:
+        """Of the pixels that carry a fitted image."""
+        return size
+
+    @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        budget = self.budgets[-1]
+        rows = next(each for each in range(math.isqrt(budget), 0, -1) if budget % each == 0)
+        return PixelSize(rows * self.cell, budget // rows * self.cell)
+
+    @property
+    def least(self) -> PixelSize:
+        """A size that a fitted image may have."""
+        return PixelSize(self.cell, self.cell)
+
+
 def check_ratio(size: PixelSize) -> None:
     """Raises BadImageSize."""
     if max(size) > MAX_RATIO * min(size):

@@ -6,12 +6,21 @@ from typing import TypeAlias
 
 import msgspec
 
-from shared.protocol.image_sizes import AreaSize, EdgeSize, FixedSize, ImageGrid
-from shared.protocol.tiled_sizes import AnyresSize, TilesSize
+from shared.protocol.image_sizes import AreaSize, BudgetSize, EdgeSize, FixedSize, PixelSize
+from shared.protocol.tiled_sizes import (
+    AnyresSize,
+    CanvasSize,
+    CutSize,
+    SplitSize,
+    TileMarks,
+    TilesSize,
+)
 
 SIGHT_LEVEL = 3  # the feature level of images that a `SightCard` alone tells
 
-ImageSize: TypeAlias = FixedSize | AreaSize | EdgeSize | TilesSize | AnyresSize
+ImageSize: TypeAlias = (
+    FixedSize | AreaSize | EdgeSize | BudgetSize | TilesSize | AnyresSize | CanvasSize | SplitSize
+)
 
 
 class SightCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,9 +40,15 @@ class SightCard(msgspec.Struct, frozen=True, omit_defaults=True):
     image_text: str = ""  # what is put there, with its token
     row_end_id: int | None = None  # behind the features of each row but the last
     last_id: int | None = None  # behind those of the last
+    tile_marks: TileMarks | None = None  # of images in tiles, which tell where each one lies
 
-    def image_ids(self, grid: ImageGrid) -> list[int]:
-        """The tokens that stand for an image."""
+    def image_ids(self, size: PixelSize) -> list[int]:
+        """The tokens that stand for an image that has been fitted."""
+        grid = self.size.grid(size)
+        assert grid is not None, "it has been fitted"
+        if self.tile_marks is not None and isinstance(self.size, CutSize):
+            features = [self.image_token_id] * grid.cols
+            return self.tile_marks.ids(self.size.tiling(size), features)
         if self.row_end_id is None or self.last_id is None:
             return [self.image_token_id] * grid.num_features
         row = [self.image_token_id] * grid.cols + [self.row_end_id]

@@ -24,6 +24,28 @@ class Tiling(NamedTuple):
         return self.rows * self.cols
 
 
+class TileMarks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens around the features of tiles, and of the whole image behind them."""
+
+    tiles: tuple[tuple[tuple[int, ...], ...], ...]  # by row and column, before that tile
+    row_end: tuple[int, ...]  # between two rows
+    whole: tuple[int, ...]  # between tiles and the whole image
+    alone: tuple[int, ...]  # before a whole image without tiles
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+
+    def ids(self, tiling: Tiling, features: list[int]) -> list[int]:
+        """`features` are those of each tile."""
+        ids = [*self.first]
+        if tiling.num_tiles == 1:
+            return [*ids, *self.alone, *features, *self.last]
+        for row in range(tiling.rows):
+            ids += self.row_end if row else ()
+            for col in range(tiling.cols):
+                ids += [*self.tiles[row][col], *features]
+        return [*ids, *self.whole, *features, *self.last]
+
+
 class TilesSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="tiles"):
     """Images are stretched to the tiling that is most like them. Where that has several tiles, the
     whole image is one more, the last. A size is that of their array.
@@ -79,6 +101,135 @@ class TilesSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="tiles"):
     def least(self) -> PixelSize:
         """A size that a fitted image may have."""
         return PixelSize(self.tile, self.tile)
+
+
+class CutSize(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Images are made into tiles, beside and below each other, of which a size is that. Where there
+    are several, the whole image is one more, the last.
+    """
+
+    tile: int  # pixels of a side
+    num_features: int  # of a tile
+
+    def tiling(self, size: PixelSize) -> Tiling:
+        """Of all tiles but the whole image."""
+        return Tiling(size.height // self.tile, size.width // self.tile)
+
+    def num_seen(self, size: PixelSize) -> int:
+        """Of tiles, with the whole image."""
+        num_tiles = self.tiling(size).num_tiles
+        return num_tiles + (num_tiles > 1)
+
+    def array_size(self, size: PixelSize) -> PixelSize:
+        """Of the pixels that carry a fitted image."""
+        return PixelSize(self.num_seen(size) * self.tile, self.tile)
+
+    @property
+    def least(self) -> PixelSize:
+        """A size that a fitted image may have."""
+        return PixelSize(self.tile, self.tile)
+
+    def fills_tiles(self, size: PixelSize) -> bool:
+        """Whether nothing is left of them."""
+        return min(size) >= self.tile and not size.height % self.tile and not size.width % self.tile
+
+
+class CanvasSize(CutSize, frozen=True, omit_defaults=True, tag="canvas"):
+    """Images keep their shape, at the top left of a black canvas of tiles; the whole image is
+    stretched to one.
+    """
+
+    max_tiles: int
+
+    def fit(self, size: PixelSize, max_features: int) -> PixelSize:
+        """The smallest canvas in which an image need not shrink, or else that in which it shrinks
+        least, of so many features, unless a single tile has more. Raises BadImageSize.
+        """
+        check_ratio(size)
+        most = max(min(self.max_tiles, max_features // self.num_features - 1), 1)
+        scales = {
+            canvas: min(canvas.height / size.height, canvas.width / size.width)
+            for rows in range(1, most + 1)
+            for cols in range(1, most // rows + 1)
+            for canvas in [PixelSize(rows * self.tile, cols * self.tile)]
+        }
+        best = min((each for each in scales.values() if each >= 1), default=max(scales.values()))
+        fitting = [canvas for canvas, scale in scales.items() if scale == best]
+        return min(fitting, key=lambda each: each.height * each.width)
+
+    def scaled(self, size: PixelSize, canvas: PixelSize) -> PixelSize:
+        """Of the image on its canvas: it grows to one tile, and not beyond."""
+        height = min(max(size.height, self.tile), canvas.height)
+        width = min(max(size.width, self.tile), canvas.width)
+        by_width, by_height = width / size.width, height / size.height
+        if by_width < by_height:
+            return PixelSize(max(min(math.floor(size.height * by_width), height), 1), width)
+        return PixelSize(height, max(min(math.floor(size.width * by_height), width), 1))
+
+    def grid(self, size: PixelSize) -> ImageGrid | None:
+        """Of an image that has been fitted, a row a tile. None: no fitted one has this size."""
+        if not self.fills_tiles(size) or self.tiling(size).num_tiles > self.max_tiles:
+            return None
+        return ImageGrid(self.num_seen(size), self.num_features)
+
+    @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        return PixelSize(self.max_tiles * self.tile, self.tile)
+
+
+class SplitSize(CutSize, frozen=True, omit_defaults=True, tag="split"):
+    """Images are scaled, up too, to a longest edge, and stretched to fill tiles, which are made
+    smaller together for the whole image.
+    """
+
+    longest_edge: int
+
+    def fit(self, size: PixelSize, max_features: int) -> PixelSize:
+        """The size that the tiles fill, of so many features, unless a single tile has more. Raises
+        BadImageSize.
+        """
+        check_ratio(size)
+        return self._filled(self.scaled(size, max_features))
+
+    def scaled(self, size: PixelSize, max_features: int) -> PixelSize:
+        """Of the image before it is stretched."""
+        for edge in range(self._num_along * self.tile, self.tile, -self.tile):
+            scaled = _with_edge(size, min(edge, self.longest_edge))
+            if self.num_seen(self._filled(scaled)) * self.num_features <= max_features:
+                return scaled
+        return _with_edge(size, min(self.tile, self.longest_edge))
+
+    def grid(self, size: PixelSize) -> ImageGrid | None:
+        """Of an image that has been fitted, a row a tile. None: no fitted one has this size."""
+        if not self.fills_tiles(size) or max(self.tiling(size)) > self._num_along:
+            return None
+        return ImageGrid(self.num_seen(size), self.num_features)
+
+    @property
+    def most(self) -> PixelSize:
+        """The fitted size that takes most to see."""
+        side = self._num_along * self.tile
+        return PixelSize(side, side)
+
+    @property
+    def _num_along(self) -> int:
+        """Tiles along the longest edge."""
+        return math.ceil(self.longest_edge / self.tile)
+
+    def _filled(self, size: PixelSize) -> PixelSize:
+        """As transformers rounds."""
+        height, width = size
+        ratio = width / height
+        if width >= height:
+            width = self._whole(width)
+            return PixelSize(self._whole(int(width / ratio)), width)
+        height = self._whole(height)
+        return PixelSize(height, self._whole(int(height * ratio)))
+
+    def _whole(self, side: int) -> int:
+        """Of tiles."""
+        return max(math.ceil(side / self.tile), 1) * self.tile
 
 
 class AnyresSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="anyres"):
@@ -160,3 +311,13 @@ class AnyresSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="anyres"):
             return rows, cols
         ratio = math.sqrt(rows * cols / (self.max_tiles * self.num_cells**2))
         return (int(rows // ratio), int(cols // ratio)) if ratio > 1.1 else (rows, cols)
+
+
+def _with_edge(size: PixelSize, edge: int) -> PixelSize:
+    """The longer side becomes the edge, the other one even; as transformers rounds."""
+    ratio = size.width / size.height
+    if size.width >= size.height:
+        height = int(edge / ratio)
+        return PixelSize(max(height + height % 2, 1), edge)
+    width = int(edge * ratio)
+    return PixelSize(edge, max(width + width % 2, 1))

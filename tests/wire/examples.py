@@ -29,7 +29,7 @@ from shared.protocol.bills import Bill, BillBatch, UsageHead, UsagePart, UsageSu
 from shared.protocol.codec import encode, encode_token_frame
 from shared.protocol.dead import Crash, DeadRequest
 from shared.protocol.finish import Beam, Cost, Finish, FinishReason, RunFacts
-from shared.protocol.image_sizes import AreaSize, EdgeSize, FixedSize
+from shared.protocol.image_sizes import AreaSize, BudgetSize, EdgeSize, FixedSize
 from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.protocol.log_records import Claim, End, Release, Restatement, TokenEntry, TokenFrame
 from shared.protocol.model_cards import (
@@ -90,7 +90,13 @@ from shared.protocol.sampling import (
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SightCard
 from shared.protocol.text import Done
-from shared.protocol.tiled_sizes import AnyresSize, TilesSize
+from shared.protocol.tiled_sizes import (
+    AnyresSize,
+    CanvasSize,
+    SplitSize,
+    TileMarks,
+    TilesSize,
+)
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
 
@@ -362,6 +368,26 @@ MAPS |= {
         own_sight=SightCard(
             9, AnyresSize(384, 27, ((384, 768), (768, 384)), 9), 3, 0.5, (0.1, 0.2, 0.3),
             (0.4, 0.5, 0.6),
+        ),
+    ),
+    "model-budget": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, BudgetSize(48, (70, 140)), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6),
+        ),
+    ),
+    "model-canvas": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, CanvasSize(336, 144, 16), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6),
+            tile_marks=TileMarks((((), (1,)), ((2, 3),)), (4,), (5, 6), (7,), (8,), (9,)),
+        ),
+    ),
+    "model-split": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, SplitSize(512, 64, 2048), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6),
+            tile_marks=TileMarks((((1,), (2,)),), (4,), (5, 6), (7,)),
         ),
     ),
     "request-sized-image": GenerateRequest(

@@ -66,18 +66,10 @@ def _sight(
             f"{path}/config.json: its tower makes {num_features} features of a tile, which are no "
             f"{num_cells} x {num_cells}: vision_feature_select_strategy is not supported"
         )
-    return SightCard(
-        image_token_id=image_token_id(path, config, default_id),
-        size=AnyresSize(
-            size.height,
-            num_cells,
-            _resolutions(processor, config.get("image_grid_pinpoints"), size.height),
-            max_tiles,
-        ),
-        resample=processor.resample,
-        rescale_factor=processor.rescale_factor,
-        mean=processor.three("image_mean"),
-        std=processor.three("image_std"),
+    resolutions = _resolutions(processor, config.get("image_grid_pinpoints"), size.height)
+    return processor.sight(
+        image_token_id(path, config, default_id),
+        AnyresSize(size.height, num_cells, resolutions, max_tiles),
     )
 
 

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.image_token import image_token_id, image_words
 from shared.errors import ConfigError
@@ -29,13 +31,12 @@ def gemma3_sight(path: Path, config: dict[str, Any]) -> SightCard:
     if processor.get("do_pan_and_scan"):
         raise processor.unsupported("do_pan_and_scan")
     start, image, end = image_words(path, _TOKENS)
-    return SightCard(
-        image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),
-        size=FixedSize(*_size(processor, config), _num_features(path, config)),
-        resample=processor.resample,
-        rescale_factor=processor.rescale_factor,
-        mean=processor.three("image_mean"),
-        std=processor.three("image_std"),
+    sight = processor.sight(
+        image_token_id(path, config, _IMAGE_TOKEN_ID),
+        FixedSize(*_size(processor, config), _num_features(path, config)),
+    )
+    return replace(
+        sight,
         mark_text=start,
         image_text=f"\n\n{start}{image}{end}\n\n",
         is_mutual=True,

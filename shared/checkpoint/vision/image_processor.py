@@ -9,9 +9,10 @@ from typing import Any
 
 from shared.checkpoint.json_file import read_json
 from shared.errors import ConfigError
+from shared.protocol.sight_card import ImageSize, SightCard
 
 _FILE, _LATER_FILE = "preprocessor_config.json", "processor_config.json"
-_STEPS = ("do_resize", "do_rescale", "do_normalize")
+_STEPS = ("do_resize", "do_rescale")
 _FILTERS = range(6)  # Pillow's
 
 
@@ -57,6 +58,18 @@ class ImageProcessor:
         nested = read_json(path / _LATER_FILE, dict, {}).get("image_processor")
         return isinstance(nested, dict) or (path / _FILE).is_file()
 
+    def sight(self, image_token_id: int, size: ImageSize) -> SightCard:
+        """How a model sees what this makes, as far as all families do. Raises ConfigError."""
+        has_norm = self.get("do_normalize", True)
+        return SightCard(
+            image_token_id=image_token_id,
+            size=size,
+            resample=self._resample,
+            rescale_factor=float(self.get("rescale_factor", 1 / 255)),
+            mean=self._three("image_mean") if has_norm else (0.0, 0.0, 0.0),
+            std=self._three("image_std") if has_norm else (1.0, 1.0, 1.0),
+        )
+
     def get(self, name: str, default: Any = None) -> Any:
         """A null counts as missing."""
         value = self._values.get(name)
@@ -70,18 +83,14 @@ class ImageProcessor:
         return value
 
     @property
-    def resample(self) -> int:
+    def _resample(self) -> int:
         """Pillow's number of the filter. Raises ConfigError."""
         value = self.get("resample")
         if not isinstance(value, int) or value not in _FILTERS:
             raise self.unsupported("resample")
         return value
 
-    @property
-    def rescale_factor(self) -> float:
-        return float(self.get("rescale_factor", 1 / 255))
-
-    def three(self, name: str) -> tuple[float, float, float]:
+    def _three(self, name: str) -> tuple[float, float, float]:
         """One number for each colour. Raises ConfigError."""
         value = self.get(name)
         if isinstance(value, list | tuple) and len(value) == 3:

@@ -34,3 +34,17 @@ def image_words(path: Path, defaults: Mapping[str, str]) -> list[str]:
         named if isinstance(named := values.get(name), str) else default
         for name, default in defaults.items()
     ]
+
+
+def added_ids(path: Path, *words: str) -> list[int]:
+    """Of tokens beside the vocabulary, which the tokenizer's files name. Raises ConfigError."""
+    added = read_json(path / "tokenizer_config.json", dict, {}).get("added_tokens_decoder")
+    named = added if isinstance(added, dict) else {}
+    ids = {each.get("content"): int(token_id) for token_id, each in named.items()}
+    if not set(words) <= ids.keys():
+        listed = read_json(path / "tokenizer.json", dict, {}).get("added_tokens") or []
+        ids |= {each.get("content"): each.get("id") for each in listed}
+    for word in words:
+        if not isinstance(ids.get(word), int):
+            raise ConfigError(f"{path}: the tokenizer has no token {word!r}, which images need")
+    return [ids[word] for word in words]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.image_token import image_token_id, image_words
 from shared.errors import ConfigError
@@ -38,16 +40,10 @@ def internvl_sight(path: Path, config: dict[str, Any]) -> SightCard:
     least, most = processor.integer("min_patches"), processor.integer("max_patches")
     if least > most or most > _MAX_TILES:
         raise processor.unsupported("min_patches", "max_patches")
-    return SightCard(
-        image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),
-        size=TilesSize(tile, num_features, least, most),
-        resample=processor.resample,
-        rescale_factor=processor.rescale_factor,
-        mean=processor.three("image_mean"),
-        std=processor.three("image_std"),
-        mark_text=image,
-        image_text=f"{start}{image}{end}",
+    sight = processor.sight(
+        image_token_id(path, config, _IMAGE_TOKEN_ID), TilesSize(tile, num_features, least, most)
     )
+    return replace(sight, mark_text=image, image_text=f"{start}{image}{end}")
 
 
 def _tile(processor: ImageProcessor, config: dict[str, Any]) -> tuple[int, int]:

@@ -19,13 +19,9 @@ def llava_sight(path: Path, config: dict[str, Any]) -> SightCard:
     """Raises ConfigError for one that is not supported."""
     processor = ImageProcessor.read(path)
     size, shortest_edge = pixel_size(processor)
-    return SightCard(
-        image_token_id=image_token_id(path, config),
-        size=FixedSize(*size, num_tile_features(path, config, size), shortest_edge),
-        resample=processor.resample,
-        rescale_factor=processor.rescale_factor,
-        mean=processor.three("image_mean"),
-        std=processor.three("image_std"),
+    return processor.sight(
+        image_token_id(path, config),
+        FixedSize(*size, num_tile_features(path, config, size), shortest_edge),
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shared.checkpoint.json_file import read_json
+from msgspec.structs import replace
+
 from shared.checkpoint.vision.image_processor import ImageProcessor
-from shared.checkpoint.vision.image_token import image_token_id
+from shared.checkpoint.vision.image_token import added_ids, image_token_id
 from shared.errors import ConfigError
 from shared.protocol.image_sizes import EdgeSize
 from shared.protocol.sight_card import SightCard
@@ -38,28 +39,8 @@ def mistral3_sight(path: Path, config: dict[str, Any]) -> SightCard:
             f"{path}/config.json: patches of {patch_size!r}, merged by {merge_size!r}, are not "
             "supported"
         )
-    row_end_id, last_id = _ids(path, _ROW_END, _IMAGE_END)
-    return SightCard(
-        image_token_id=image_token_id(path, config, _IMAGE_TOKEN_ID),
-        size=EdgeSize(patch_size * merge_size, edge),
-        resample=processor.resample,
-        rescale_factor=processor.rescale_factor,
-        mean=processor.three("image_mean"),
-        std=processor.three("image_std"),
-        row_end_id=row_end_id,
-        last_id=last_id,
+    row_end_id, last_id = added_ids(path, _ROW_END, _IMAGE_END)
+    sight = processor.sight(
+        image_token_id(path, config, _IMAGE_TOKEN_ID), EdgeSize(patch_size * merge_size, edge)
     )
-
-
-def _ids(path: Path, *words: str) -> list[int]:
-    """Of tokens that the tokenizer's files name. Raises ConfigError."""
-    added = read_json(path / "tokenizer_config.json", dict, {}).get("added_tokens_decoder")
-    named = added if isinstance(added, dict) else {}
-    ids = {each.get("content"): int(token_id) for token_id, each in named.items()}
-    if not set(words) <= ids.keys():
-        listed = read_json(path / "tokenizer.json", dict, {}).get("added_tokens") or []
-        ids |= {each.get("content"): each.get("id") for each in listed}
-    for word in words:
-        if not isinstance(ids.get(word), int):
-            raise ConfigError(f"{path}: the tokenizer has no token {word!r}, which images need")
-    return [ids[word] for word in words]
+    return replace(sight, row_end_id=row_end_id, last_id=last_id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.image_token import image_token_id
 from shared.errors import ConfigError
@@ -40,17 +42,9 @@ def qwen_vl_sight(path: Path, config: dict[str, Any]) -> SightCard:
             )
     least, most = _bounds(processor)
     default_id = _IMAGE_TOKEN_IDS.get(str(config.get("model_type")), _IMAGE_TOKEN_ID)
-    return SightCard(
-        image_token_id=image_token_id(path, config, default_id),
-        size=AreaSize(
-            processor.integer("patch_size") * processor.integer("merge_size"), least, most
-        ),
-        resample=processor.resample,
-        rescale_factor=processor.rescale_factor,
-        mean=processor.three("image_mean"),
-        std=processor.three("image_std"),
-        has_axes=True,
-    )
+    cell = processor.integer("patch_size") * processor.integer("merge_size")
+    sight = processor.sight(image_token_id(path, config, default_id), AreaSize(cell, least, most))
+    return replace(sight, has_axes=True)
 
 
 def _bounds(processor: ImageProcessor) -> tuple[int, int]:

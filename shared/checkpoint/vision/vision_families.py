@@ -8,8 +8,11 @@ from typing import Any, TypeAlias
 
 from shared.checkpoint.vision.anyres import llava_next_sight, llava_onevision_sight
 from shared.checkpoint.vision.gemma3 import gemma3_sight
+from shared.checkpoint.vision.gemma4 import gemma4_sight
+from shared.checkpoint.vision.idefics3 import idefics3_sight
 from shared.checkpoint.vision.image_processor import ImageProcessor
 from shared.checkpoint.vision.internvl import internvl_sight
+from shared.checkpoint.vision.llama4 import llama4_sight
 from shared.checkpoint.vision.llava import llava_sight
 from shared.checkpoint.vision.mistral3 import mistral3_sight
 from shared.checkpoint.vision.qwen_vl import qwen_vl_sight
@@ -21,7 +24,11 @@ ReadSight: TypeAlias = Callable[[Path, dict[str, Any]], SightCard]
 WHOLE_FAMILIES: Mapping[str, ReadSight] = {"LlavaForConditionalGeneration": llava_sight}
 TOWER_FAMILIES: Mapping[str, ReadSight] = {
     "Gemma3ForConditionalGeneration": gemma3_sight,
+    "Gemma4ForConditionalGeneration": gemma4_sight,
+    "Gemma4UnifiedForConditionalGeneration": gemma4_sight,
+    "Idefics3ForConditionalGeneration": idefics3_sight,
     "InternVLForConditionalGeneration": internvl_sight,
+    "Llama4ForConditionalGeneration": llama4_sight,
     "LlavaNextForConditionalGeneration": llava_next_sight,
     "LlavaOnevisionForConditionalGeneration": llava_onevision_sight,
     "Mistral3ForConditionalGeneration": mistral3_sight,
@@ -31,6 +38,7 @@ TOWER_FAMILIES: Mapping[str, ReadSight] = {
     "Qwen3VLMoeForConditionalGeneration": qwen_vl_sight,
     "Qwen3_5ForConditionalGeneration": qwen_vl_sight,
     "Qwen3_5MoeForConditionalGeneration": qwen_vl_sight,
+    "SmolVLMForConditionalGeneration": idefics3_sight,
 }
 
 

@@ -10,6 +10,7 @@ TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
+    "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "InternVLForConditionalGeneration": {
         "llama": "LlamaForCausalLM",
         "qwen2": "Qwen2ForCausalLM",
@@ -36,6 +37,7 @@ TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     },
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
+    "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
 }
 
 # What the makers left to the defaults of a class, by the model_type of the text.
@@ -44,14 +46,17 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 _TEXT_PREFIXES = {
     "model.language_model.": "model.",
+    "model.text_model.": "model.",
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
 }
-_TOWERS = (
+_TOWER = (
     *("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "image_newline"),
-    *("embed_vision.", "vision_embedder.", "audio_tower.", "embed_audio."),
+    *("embed_vision.", "vision_embedder.", "connector."),
 )
-_TOWER_PREFIXES = (*_TOWERS, *(f"model.{each}" for each in _TOWERS))
+_EARS = ("audio_tower.", "embed_audio.")
+_TOWER_PREFIXES = (*_TOWER, *(f"model.{each}" for each in _TOWER))
+_OTHER_PREFIXES = (*_TOWER_PREFIXES, *_EARS, *(f"model.{each}" for each in _EARS))
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -81,8 +86,8 @@ def is_of_tower(stored_name: str) -> bool:
 
 
 def text_tensor_name(stored_name: str) -> str | None:
-    """What the text model on its own calls a tensor. None for a part of the tower."""
-    if is_of_tower(stored_name):
+    """What the text model on its own calls a tensor. None for a part of what sees or hears."""
+    if stored_name.startswith(_OTHER_PREFIXES):
         return None
     for prefix, replacement in _TEXT_PREFIXES.items():
         if stored_name.startswith(prefix):

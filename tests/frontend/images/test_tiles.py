@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from frontend.images.loader import read_image
-from shared.protocol.image_sizes import BadImageSize, ImageGrid, PixelSize
-from shared.protocol.sight_card import SightCard
-from shared.protocol.tiled_sizes import AnyresSize, TilesSize, Tiling
+from shared.protocol.image_sizes import BadImageSize, BudgetSize, ImageGrid, PixelSize
+from shared.protocol.sight_card import ImageSize, SightCard
+from shared.protocol.tiled_sizes import AnyresSize, CanvasSize, SplitSize, TilesSize, Tiling
 from tests.frontend.seeing_model import image_bytes, make_image
 
 pytestmark = pytest.mark.torch
@@ -23,6 +23,9 @@ RESOLUTIONS = [(TILE * rows, TILE * cols) for rows in range(1, 4) for cols in ra
 NEXT = AnyresSize(TILE, 7, tuple(RESOLUTIONS[1:6]))
 ONEVISION = AnyresSize(TILE, 7, tuple(RESOLUTIONS), max_tiles=2)
 INTERN = TilesSize(TILE, 5, 1, 6)
+CANVAS = CanvasSize(TILE, 5, 5)
+SPLIT = SplitSize(TILE, 5, 3 * TILE - 4)
+BUDGET = BudgetSize(4, (70, 140))
 ANY = 10_000
 
 
@@ -34,9 +37,11 @@ def sizes(num: int) -> list[tuple[int, int]]:
     return [*zip(near[::2], near[1::2], strict=True), *zip(far[::2], far[1::2], strict=True)]
 
 
-def ours(kind: TilesSize | AnyresSize, width: int, height: int) -> tuple[np.ndarray[Any, Any], int]:
+def ours(
+    kind: ImageSize, width: int, height: int, resample: int = 3
+) -> tuple[np.ndarray[Any, Any], int]:
     """Pixels of all tiles, [num_tiles, tile, tile, 3], and how many features there are."""
-    sight = SightCard(9, kind, 3, 1 / 255, (0.0,) * 3, (1.0,) * 3)
+    sight = SightCard(9, kind, resample, 1 / 255, (0.0,) * 3, (1.0,) * 3)
     data = image_bytes(make_image(width=width, height=height))
     loaded = read_image(data, sight, 1_000_000, ANY)
     grid = kind.grid(loaded.size)
@@ -98,8 +103,69 @@ def test_tiles_without_black() -> None:
         assert num_features == 5 * len(tiles)
 
 
+def test_tiles_of_a_longest_edge() -> None:
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+    edges = {"size": {"longest_edge": 3 * TILE - 4}, "max_image_size": {"longest_edge": TILE}}
+    processor: Any = SmolVLMImageProcessorPil(**edges, **RAW)
+    for width, height in sizes(15):
+        tiles, num_features = ours(SPLIT, width, height, resample=1)
+        assert np.array_equal(tiles, theirs(processor, width, height)), (width, height)
+        assert num_features == 5 * len(tiles)
+
+
+@pytest.mark.parametrize(
+    ("tile", "max_tiles", "size", "tiling"),
+    [
+        (14, 5, (31, 127), (5, 1)),
+        (14, 5, (57, 69), (2, 2)),
+        (14, 5, (70, 27), (1, 3)),
+        (14, 5, (37, 140), (4, 1)),
+        (14, 5, (14, 29), (3, 1)),
+        (14, 5, (6, 8), (1, 1)),
+        (28, 16, (83, 141), (5, 3)),
+        (28, 16, (85, 69), (3, 4)),
+        (28, 16, (28, 141), (6, 1)),
+        (28, 16, (55, 56), (2, 2)),
+    ],
+)
+def test_tiles_of_a_canvas(
+    tile: int, max_tiles: int, size: tuple[int, int], tiling: tuple[int, int]
+) -> None:
+    """As transformers 5.24.0 with torchvision 0.28.0 tiles them, whose colours differ by 2 at most:
+    an image of the size of its tiles is not scaled.
+    """
+    width, height = size
+    kind = CanvasSize(tile, 4, max_tiles)
+    canvas = kind.fit(PixelSize(height, width), ANY)
+    assert kind.tiling(canvas) == tiling
+    scaled = kind.scaled(PixelSize(height, width), canvas)
+    image = make_image(width=width, height=height)
+    expected = np.zeros((*canvas, 3), np.uint8)
+    expected[: scaled.height, : scaled.width] = np.array(image.resize(scaled[::-1], 2))
+    rows, cols = tiling
+    cells = expected.reshape(rows, tile, cols, tile, 3).swapaxes(1, 2).reshape(-1, tile, tile, 3)
+    sight = SightCard(9, kind, 2, 1 / 255, (0.0,) * 3, (1.0,) * 3)
+    loaded = read_image(image_bytes(image), sight, 1_000_000, ANY)
+    tiles = np.frombuffer(loaded.pixels, np.uint8).reshape(-1, tile, tile, 3)
+    assert np.array_equal(tiles[: rows * cols], cells)
+    if rows * cols > 1:
+        assert np.array_equal(tiles[-1], np.array(image.resize((tile, tile), 2)))
+
+
+def test_sizes_of_a_budget() -> None:
+    from transformers.models.gemma4.image_processing_pil_gemma4 import (
+        get_aspect_ratio_preserving_size,
+    )
+
+    for width, height in [*sizes(40), (1, 190), (190, 1), (1, 1)]:
+        told = get_aspect_ratio_preserving_size(height, width, 2, 140 * 4, 2)
+        assert BUDGET.fit(PixelSize(height, width), ANY) == told, (width, height)
+    assert BUDGET.fit(PixelSize(50, 50), 139) == PixelSize(32, 32)
+
+
 def test_no_more_features_than_allowed() -> None:
-    for kind in (INTERN, NEXT, ONEVISION):
+    for kind in (INTERN, NEXT, ONEVISION, CANVAS, SPLIT):
         for width, height in sizes(15):
             for most in (1, 30, 200, 300):
                 fitted = kind.fit(PixelSize(height, width), most)
@@ -114,6 +180,13 @@ def test_no_more_features_than_allowed() -> None:
         assert INTERN.grid(PixelSize(*size)) is None
     assert INTERN.grid(PixelSize(7 * TILE, TILE)) == ImageGrid(7, 5)
     assert NEXT.grid(PixelSize(0, 5)) is None
-    for kind in (INTERN, NEXT):
+    assert CANVAS.grid(PixelSize(5 * TILE, TILE)) == ImageGrid(6, 5)
+    assert SPLIT.grid(PixelSize(3 * TILE, 3 * TILE)) == ImageGrid(10, 5)
+    for kind in (CANVAS, SPLIT):
+        for size in ((TILE, TILE + 1), (6 * TILE, TILE), (0, TILE)):
+            assert kind.grid(PixelSize(*size)) is None
+        assert kind.grid(kind.most) is not None
+    assert (BUDGET.grid(BUDGET.most), BUDGET.grid(PixelSize(48, 48))) == (ImageGrid(10, 14), None)
+    for each in (INTERN, NEXT, CANVAS, SPLIT, BUDGET):
         with pytest.raises(BadImageSize, match="one side may be 200 times"):
-            kind.fit(PixelSize(1, 201), ANY)
+            each.fit(PixelSize(1, 201), ANY)

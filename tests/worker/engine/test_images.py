@@ -260,7 +260,7 @@ def test_a_tower_without_a_class_token(tmp_path: Path) -> None:
         ("config.json", {"image_token_index": 300}, "300 is beyond vocab_size=300"),
         ("config.json", {"vision_config": {"model_type": "pixtral"}}, "model_type 'pixtral'"),
         ("preprocessor_config.json", {"do_pad": True}, "do_pad=True is not supported"),
-        ("preprocessor_config.json", {"do_normalize": False}, "do_normalize=False"),
+        ("preprocessor_config.json", {"do_rescale": False}, "do_rescale=False"),
         ("preprocessor_config.json", {"size": {"longest_edge": 9}}, "'longest_edge': 9"),
         ("preprocessor_config.json", {"crop_size": {"height": 20, "width": 20}}, "makes 20 x 20"),
         ("preprocessor_config.json", {"image_mean": 0.5}, "image_mean=0.5 is not supported"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 
@@ -20,10 +20,15 @@ MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on t
 
 
 class _Reach(NamedTuple):
-    """Which of the tokens before it one sees: as an `AttentionLayer` has it."""
+    """Which tokens one sees: as an `AttentionLayer` has it."""
 
     window: int | None
     chunk: int | None
+    is_causal: bool
+
+    @classmethod
+    def of(cls, layer: AttentionLayer) -> Self:
+        return cls(layer.window, layer.chunk, layer.is_causal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class TorchAttentionBackend:
     def __init__(self, pool: KVCachePool, layers: Sequence[AttentionLayer]) -> None:
         self._pool = pool
         self._layers = layers
-        self._reaches = {_Reach(layer.window, layer.chunk) for layer in layers}
+        self._reaches = {*map(_Reach.of, layers)}
         self._nums_kv_heads = {layer.num_kv_heads for layer in layers}
         self._groups: list[_Group] = []
         self._is_one_group = False
@@ -117,7 +122,7 @@ class TorchAttentionBackend:
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         if layer.soft_cap is not None:
             real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
-        real_scores += group.biases[_Reach(layer.window, layer.chunk)]
+        real_scores += group.biases[_Reach.of(layer)]
         weights = _softmax(layer, scores, num_rows).to(q.dtype)
         rows = _weighted_sum(weights, values)[:, :num_rows]
         by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, -1)
@@ -184,12 +189,12 @@ class TorchAttentionBackend:
         }
         kv_positions = torch.arange(num_pages * self._pool.page_size)
         positions = positions.unsqueeze(-1)
-        is_later = kv_positions > positions  # [num_reqs, num_queries, kv_len]
+        is_later = is_unseen = kv_positions > positions  # [num_reqs, num_queries, kv_len]
         if batch.reach is not None:
-            is_later = kv_positions > batch.reach[tokens].view(positions.shape)
+            is_unseen = kv_positions > batch.reach[tokens].view(positions.shape)
         biases = {}
         for each in self._reaches:
-            is_hidden = is_later
+            is_hidden = is_later if each.is_causal else is_unseen
             if each.window is not None:
                 is_hidden = is_hidden | (positions - kv_positions >= each.window)
             if each.chunk is not None:

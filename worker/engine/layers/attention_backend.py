@@ -26,6 +26,7 @@ class AttentionLayer:
     latent_dim: int | None = None  # a value is the first so many of its key; None: it is kept, too
     kv_layer_id: int | None = None  # an earlier layer, whose keys and values it sees; None: its own
     chunk: int | None = None  # tokens of positions [0, chunk), and so on, see none of others
+    is_causal: bool = False  # no token sees a later one, those of one image neither
 
     @property
     def num_vectors(self) -> int:

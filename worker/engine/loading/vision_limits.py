@@ -20,7 +20,8 @@ def no_images_on_gpu(model: ModelConfig, *, tp: int) -> str:
     """Why images are refused there; empty: they are not, or the model takes none anyway."""
     if model.tower is None or model.sight is None:
         return ""
-    if model.sight.has_axes or model.sight.is_mutual:
+    has_inputs = isinstance(model, DecoderConfig) and model.layer_inputs is not None
+    if model.sight.has_axes or model.sight.is_mutual or has_inputs:
         where = "on CPUs with tp=1 alone"
     elif tp > 1:
         where = "with tp=1 alone"

@@ -39,7 +39,7 @@ class ReqImage:
         size = _size(image, sight)
         grid = sight.size.grid(size)
         assert grid is not None, "its size has been checked"
-        is_feature = np.array(sight.image_ids(grid)) == sight.image_token_id
+        is_feature = np.array(sight.image_ids(size)) == sight.image_token_id
         feature_idx = np.where(is_feature, is_feature.cumsum() - 1, -1)
         end = image.start + image.num_tokens
         return cls(
@@ -90,11 +90,10 @@ def _error(images: Sequence[RunImage], num_prompt_tokens: int, sight: SightCard)
         if image.start < end or image.start + image.num_tokens > num_prompt_tokens:
             return f"image {idx} stands at token {image.start}, where it cannot"
         size = _size(image, sight)
-        grid = sight.size.grid(size)
-        if grid is None:
+        if sight.size.grid(size) is None:
             return f"image {idx} has {size.width} x {size.height} pixels, as none of the model's"
         array = sight.size.array_size(size)
-        num_tokens, num_bytes = len(sight.image_ids(grid)), 3 * array.height * array.width
+        num_tokens, num_bytes = len(sight.image_ids(size)), 3 * array.height * array.width
         if image.num_tokens != num_tokens:
             return f"image {idx} has {image.num_tokens} tokens, of the model {num_tokens}"
         if len(image.pixels) != num_bytes:

@@ -13,13 +13,14 @@ from shared.errors import ConfigError
 from shared.protocol.image_sizes import (
     AreaSize,
     BadImageSize,
+    BudgetSize,
     EdgeSize,
     FixedSize,
-    ImageGrid,
     PixelSize,
 )
 from shared.protocol.model_cards import VisionCard
-from shared.protocol.tiled_sizes import AnyresSize, TilesSize
+from shared.protocol.tiled_sizes import AnyresSize, CanvasSize, SplitSize, TilesSize
+from tests.tiny_marks import write_marks
 
 CLIP = {
     "crop_size": {"height": 336, "width": 336},
@@ -187,7 +188,7 @@ def test_mistral_small_3_1(tmp_path: Path) -> None:
     sight = sight_card(tmp_path, config)
     assert sight is not None
     assert sight.size == EdgeSize(28, 1540)
-    assert sight.image_ids(ImageGrid(2, 3)) == [10, 10, 10, 12, 10, 10, 10, 13]
+    assert sight.image_ids(PixelSize(56, 84)) == [10, 10, 10, 12, 10, 10, 10, 13]
     for size, fitted in (
         ((1540, 770), (1540, 784)),
         ((3000, 1000), (1540, 532)),
@@ -297,6 +298,120 @@ def test_llava_onevision(tmp_path: Path) -> None:
     assert (size.tile, size.num_cells, len(size.resolutions), size.max_tiles) == (384, 27, 36, 9)
     with pytest.raises(ConfigError, match="vision_aspect_ratio='pad' is not supported"):
         sight_card(tmp_path, config | {"vision_aspect_ratio": "pad"})
+
+
+GEMMA4 = {
+    "do_normalize": False,
+    "image_mean": [0.0, 0.0, 0.0],
+    "image_processor_type": "Gemma4ImageProcessor",
+    "image_std": [1.0, 1.0, 1.0],
+    "max_soft_tokens": 280,
+    "patch_size": 16,
+    "pooling_kernel_size": 3,
+    "resample": 3,
+}
+GEMMA4_CONFIG = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "image_token_id": 258880,
+    "text_config": {"vocab_size": 262144, "use_bidirectional_attention": "vision"},
+    "vision_config": {"patch_size": 16, "pooling_kernel_size": 3},
+}
+
+
+def test_gemma_4(tmp_path: Path) -> None:
+    file = tmp_path / "processor_config.json"
+    file.write_text(json.dumps({"image_processor": GEMMA4}))
+    sight = sight_card(tmp_path, GEMMA4_CONFIG)
+    assert sight is not None
+    assert sight.size == BudgetSize(48, (70, 140, 280))
+    assert (sight.image_token_id, sight.is_mutual, sight.std) == (258880, True, (1.0,) * 3)
+    assert (sight.mark_text, sight.image_text) == ("<|image|>", "<|image><|image|><image|>")
+    small = sight_card(tmp_path, GEMMA4_CONFIG | {"text_config": {"vocab_size": 262144}})
+    assert small is not None
+    assert not small.is_mutual
+    unified = {"architectures": ["Gemma4UnifiedForConditionalGeneration"]}
+    for config, change, sentence in (
+        ({}, {"patch_size": 14}, "patch_size=16, and the image processor patch_size=14"),
+        ({}, {"max_soft_tokens": 300}, "max_soft_tokens=300 is not supported"),
+        ({"vision_config": {"position_embedding_size": 800}}, {}, "max_soft_tokens=280 is not"),
+        (
+            {"vision_config": {"mm_posemb_size": 279}, "model_type": "gemma4_unified"} | unified,
+            {},
+            "max_soft_tokens=280 is not",
+        ),
+    ):
+        file.write_text(json.dumps({"image_processor": GEMMA4 | change}))
+        with pytest.raises(ConfigError, match=sentence):
+            sight_card(tmp_path, GEMMA4_CONFIG | config)
+
+
+LLAMA4 = {"image_processor_type": "Llama4ImageProcessorFast", "max_patches": 4}
+LLAMA4_CONFIG = {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "image_token_index": 2,
+    "text_config": {"vocab_size": 202048},
+    "vision_config": {"image_size": 336, "patch_size": 14, "pixel_shuffle_ratio": 0.5},
+}
+SMOLVLM = {
+    "do_image_splitting": True,
+    "do_pad": True,
+    "image_processor_type": "SmolVLMImageProcessor",
+    "max_image_size": {"longest_edge": 512},
+    "size": {"longest_edge": 2048},
+}
+SMOLVLM_CONFIG = {
+    "architectures": ["SmolVLMForConditionalGeneration"],
+    "image_token_id": 2,
+    "scale_factor": 4,
+    "text_config": {"model_type": "llama", "vocab_size": 49280},
+    "vision_config": {"image_size": 512, "patch_size": 16},
+}
+
+
+def test_llama_4_names_the_places_of_its_tiles(tmp_path: Path) -> None:
+    """As Llama4Processor of transformers does."""
+    write_marks(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(LLAMA4))
+    sight = sight_card(tmp_path, LLAMA4_CONFIG)
+    assert sight is not None
+    assert sight.size == CanvasSize(336, 144, 4)
+    assert (sight.mark_text, sight.image_text) == ("<|image|>", "<|patch|>")
+    tile = [2] * 144
+    assert sight.image_ids(PixelSize(336, 336)) == [5, 7, *tile, 6]
+    rows = [*tile, 8, *tile, 9, *tile, 8, *tile, 9]
+    assert sight.image_ids(PixelSize(672, 672)) == [5, *rows, 7, *tile, 6]
+    for change, sentence in (
+        ({"resize_to_max_canvas": True}, "resize_to_max_canvas=True with max_patches=4 is not"),
+        ({"max_patches": 257}, "max_patches=257 is not supported"),
+        ({"size": {"height": 448, "width": 448}}, "reads tiles of 336, and the image processor"),
+    ):
+        file.write_text(json.dumps(LLAMA4 | change))
+        with pytest.raises(ConfigError, match=sentence):
+            sight_card(tmp_path, LLAMA4_CONFIG)
+
+
+def test_smolvlm_names_its_tiles(tmp_path: Path) -> None:
+    """As get_image_prompt_string of transformers does: its last two newlines are one token."""
+    write_marks(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(SMOLVLM))
+    sight = sight_card(tmp_path, SMOLVLM_CONFIG)
+    assert sight is not None
+    assert sight.size == SplitSize(512, 64, 2048)
+    tile = [2] * 64
+    assert sight.image_ids(PixelSize(512, 512)) == [10, 11, *tile, 10]
+    rows = [10, 15, *tile, 10, 16, *tile, 12, 10, 19, *tile, 10, 20, *tile]
+    assert sight.image_ids(PixelSize(1024, 1024)) == [*rows, 13, 10, 11, *tile, 10]
+    for change, sentence in (
+        ({"do_image_splitting": False}, "do_image_splitting=False is not supported"),
+        ({"size": {"longest_edge": 4097}}, "4097} with max_image_size={'longest_edge': 512} is"),
+        ({"size": {"height": 512, "width": 512}}, "'width': 512} is not supported"),
+        ({"max_image_size": {"longest_edge": 384}}, "tiles of 512 in patches of 16, merged by 4"),
+    ):
+        file.write_text(json.dumps(SMOLVLM | change))
+        with pytest.raises(ConfigError, match=sentence):
+            sight_card(tmp_path, SMOLVLM_CONFIG)
 
 
 def test_other_models_take_no_images(tmp_path: Path) -> None:

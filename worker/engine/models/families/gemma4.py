@@ -32,7 +32,7 @@ def gemma4_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Its text. Raises ConfigError, as the other readers do."""
-    config.refuse("use_bidirectional_attention", "vision")  # of images, that is
+    config.refuse("use_bidirectional_attention", "vision")
     ropes, types = ropes_by_layer(config), config.get("layer_types", [])
     act, hidden_size = activation(config, "hidden_activation"), config.integer("hidden_size")
     model = decoder_config(
@@ -66,6 +66,7 @@ def gemma4_config(
                 head_dim=shape.integer("head_dim", layer.head_dim),
                 num_kv_heads=shape.integer("num_key_value_heads", layer.num_kv_heads),
                 kv_layer_id=None if layer_id < len(own_types) else last_of_type[name],
+                is_causal=name == "full_attention",  # in windows tokens of an image see each other
             )
         )
     has_equal_values = config.boolean("attention_k_eq_v", default=False)

@@ -1,4 +1,4 @@
-"""The towers of models that read tiles: InternVL, LLaVA-NeXT and LLaVA-OneVision."""
+"""The towers of models that read tiles."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ def anyres_features(model: Any, image: torch.Tensor, size: PixelSize) -> torch.T
     sizes = torch.tensor([size])
     (features,) = model.get_image_features(_tiles(image), image_sizes=sizes).pooler_output
     return torch.Tensor(features[None])
+
+
+def idefics3_features(model: Any, image: torch.Tensor, _: PixelSize) -> torch.Tensor:
+    """[3, num_tiles * tile, tile] -> [1, num_features, hidden_size], tile by tile."""
+    seen = model.model.vision_model(_tiles(image)).last_hidden_state
+    return torch.Tensor(model.model.connector(seen).flatten(0, 1)[None])
+
+
+def llama4_features(model: Any, image: torch.Tensor, _: PixelSize) -> torch.Tensor:
+    """[3, num_tiles * tile, tile] -> [1, num_features, hidden_size], tile by tile."""
+    seen = model.get_image_features(_tiles(image)).last_hidden_state
+    return torch.Tensor(model.multi_modal_projector(seen.flatten(0, 1))[None])
 
 
 def _tiles(image: torch.Tensor) -> torch.Tensor:

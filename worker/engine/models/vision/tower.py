@@ -19,10 +19,16 @@ from worker.engine.formats.stored_checkpoint import check_unread
 from worker.engine.models.dummy_weights import fill_parameters
 from worker.engine.models.transformers_config import MODEL_ERRORS, read_hf_config
 from worker.engine.models.vision.gemma3 import gemma3_features
+from worker.engine.models.vision.gemma4 import gemma4_features, gemma4_unified_features
 from worker.engine.models.vision.image_norm import ImageNorm
 from worker.engine.models.vision.mistral3 import mistral3_features
 from worker.engine.models.vision.qwen_vl import qwen3_vl_features, qwen_vl_features
-from worker.engine.models.vision.tiled import anyres_features, internvl_features
+from worker.engine.models.vision.tiled import (
+    anyres_features,
+    idefics3_features,
+    internvl_features,
+    llama4_features,
+)
 from worker.engine.models.vision.tower_config import TowerConfig
 from worker.engine_link.engine_config import LoadFormat
 
@@ -32,7 +38,11 @@ Features: TypeAlias = Callable[[Any, torch.Tensor, PixelSize], torch.Tensor]
 # `VisionTower` has the shape.
 TOWERS: Mapping[str, Features] = {
     "Gemma3ForConditionalGeneration": gemma3_features,
+    "Gemma4ForConditionalGeneration": gemma4_features,
+    "Gemma4UnifiedForConditionalGeneration": gemma4_unified_features,
+    "Idefics3ForConditionalGeneration": idefics3_features,
     "InternVLForConditionalGeneration": internvl_features,
+    "Llama4ForConditionalGeneration": llama4_features,
     "LlavaNextForConditionalGeneration": anyres_features,
     "LlavaOnevisionForConditionalGeneration": anyres_features,
     "Mistral3ForConditionalGeneration": mistral3_features,
@@ -42,7 +52,10 @@ TOWERS: Mapping[str, Features] = {
     "Qwen3VLMoeForConditionalGeneration": qwen3_vl_features,
     "Qwen3_5ForConditionalGeneration": qwen_vl_features,
     "Qwen3_5MoeForConditionalGeneration": qwen_vl_features,
+    "SmolVLMForConditionalGeneration": idefics3_features,
 }
+# In which the scaled colours are rounded, as the model was trained; else float32.
+PIXEL_DTYPES = {"Llama4ForConditionalGeneration": torch.bfloat16}
 CPU = torch.device("cpu")
 _NUM_WORDS = 8  # in the embeddings of a text that nobody reads
 _QUANTIZED = "in a tower: only towers of 16 or 32 bits are supported"
@@ -56,7 +69,7 @@ class Tower:
     ) -> None:
         self._model = model.to(device)
         self._features = TOWERS[architecture]
-        self._norm = ImageNorm.of(sight, device)
+        self._norm = ImageNorm.of(sight, device, PIXEL_DTYPES.get(architecture, torch.float32))
 
     def image_features(self, pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
         """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]."""
@@ -72,7 +85,7 @@ def read_tower_config(model_path: Path, architecture: str) -> TowerConfig:
             model = _make(architecture, config, torch.bfloat16)
     except MODEL_ERRORS as exc:
         raise ConfigError(f"{architecture}: its tower cannot be made: {exc}") from exc
-    num_parameters = sum(each.numel() for _, each in _tower_parameters(model))
+    num_parameters = sum(each.numel() for each in _parts(model)[0].values())
     return TowerConfig(architecture, config, num_parameters)
 
 
@@ -112,7 +125,7 @@ def _read(config: TowerConfig, model_path: Path, dtype: torch.dtype) -> Any:
         except MODEL_ERRORS as exc:
             raise ConfigError(f"cannot load the tower of {model_path}: {exc}") from exc
         check_unread(files, sorted(loading["unexpected_keys"]))
-    missing = sorted(loading["missing_keys"] & {name for name, _ in _tower_parameters(model)})
+    missing = sorted(loading["missing_keys"] & _parts(model)[0].keys())
     if missing:
         raise ConfigError(f"the checkpoint in {model_path} has no tensor {missing[0]!r}")
     return model.eval()
@@ -121,9 +134,12 @@ def _read(config: TowerConfig, model_path: Path, dtype: torch.dtype) -> Any:
 def _without_text(hf_config: Any) -> Any:
     """So that only what sees takes memory."""
     config = copy.deepcopy(hf_config)
+    if hasattr(config, "audio_config"):
+        config.audio_config = None
     text = config.get_text_config()
     text.num_hidden_layers = 0
     text.layer_types = []
+    text.hidden_size_per_layer_input = 0
     text.vocab_size = _NUM_WORDS
     text.pad_token_id = None
     for each in (config, text):
@@ -149,17 +165,19 @@ def _words(config: TowerConfig) -> dict[str, torch.Tensor]:
     """In the place of the text's tensors, which would be missed."""
     with torch.device("meta"):
         model = _make(config.architecture, config.hf_config, torch.bfloat16)
-    seeing = {name for name, _ in _tower_parameters(model)}
-    return {
-        name: torch.zeros(each.shape)
-        for name, each in model.state_dict().items()
-        if name not in seeing
+    return {name: torch.zeros(each.shape) for name, each in _parts(model)[1].items()}
+
+
+def _parts(model: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """What is stored of the tower, and of the text."""
+    text = {
+        id(each)
+        for part in (model.get_decoder(), model.get_output_embeddings())
+        for each in part.state_dict(keep_vars=True).values()
     }
-
-
-def _tower_parameters(model: Any) -> list[tuple[str, torch.Tensor]]:
-    text = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
-    return [(name, each) for name, each in model.named_parameters() if each not in text]
+    stored: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
+    reading = {name: each for name, each in stored.items() if id(each) in text}
+    return {name: each for name, each in stored.items() if name not in reading}, reading
 
 
 def _check(tower: Tower, sight: SightCard, device: torch.device) -> None:

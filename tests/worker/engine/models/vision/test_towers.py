@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ from frontend.images.loader import LoadedImage, read_image
 from shared.checkpoint.vision.vision_families import TOWER_FAMILIES
 from shared.protocol.tiled_sizes import AnyresSize
 from tests.frontend.seeing_model import image_bytes
-from tests.tiny_eyes import ALL_EYES, UNLIKE, Reference, save_tiny_eyes
+from tests.tiny_eyes import ALL_EYES, IMAGE_TOKEN_ID, UNLIKE, Reference, save_tiny_eyes
 from tests.tiny_llava import Pixels, random_pixels
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine import images
+from worker.engine.cpu.forward_batch import ForwardBatch
+from worker.engine.cpu.torch_attention import _Reach
+from worker.engine.models.layer_inputs import LayerInputs
 from worker.engine.models.registry import read_model_config
+from worker.engine.models.vision import tower
 from worker.engine.models.vision.tower import Tower
 from worker.engine_link.engine_messages import AddRequest, RunImage
 
@@ -74,9 +79,7 @@ class Seeing:
                 prompt_ids += part
                 continue
             image = self.loaded(part)
-            grid = self.sight.size.grid(image.size)
-            assert grid is not None
-            ids = self.sight.image_ids(grid)
+            ids = self.sight.image_ids(image.size)
             start = len(prompt_ids)
             runs.append(RunImage(start, len(ids), image.digest, image.pixels, *image.size))
             prompt_ids += ids
@@ -86,8 +89,9 @@ class Seeing:
         self, run_id: int, parts: Sequence[Part], output: Sequence[int] = (), **kwargs: Any
     ) -> AddRequest:
         prompt_ids, images = self.prompt(parts)
+        never = ((IMAGE_TOKEN_ID, -100.0),)  # transformers would take it for one of the prompt
         kwargs = {"max_tokens": NUM_NEW, "ignore_eos": True} | kwargs
-        return make_add(run_id, prompt_ids, output, images=images, **kwargs)
+        return make_add(run_id, prompt_ids, output, images=images, logit_bias=never, **kwargs)
 
     def error(self, rig: Rig, run_id: int, parts: Sequence[Part], output: list[int]) -> float:
         """Relative, of the logits behind the prompt and all that was said."""
@@ -173,11 +177,13 @@ def test_a_resumed_and_a_retracted_run_say_the_same(seeing: Seeing) -> None:
     expected, _ = alone(seeing, 5)
     add = seeing.add(5, STORIES[5], expected[:3], max_tokens=NUM_NEW)
     assert expected[:3] + Rig(seeing.path).run(add)[5] == expected
-    rig = Rig(seeing.path, num_kv_tokens=272, max_step_tokens=24)
     runs = [
         seeing.add(run_id, [[run_id + 9], TEXT, (A, B)[run_id % 2], TAIL], max_tokens=60)
         for run_id in range(3)
     ]
+    longest = max(len(run.prompt_ids) // 4 for run in runs) + 60
+    num_kv_tokens = (2 * longest - 48) // 16 * 16  # of two prompts, and not of what they say
+    rig = Rig(seeing.path, num_kv_tokens=num_kv_tokens, max_step_tokens=24)
     made = rig.run(*runs)
     assert rig.channel.steps[-1].load.num_preemptions > 0
     for run_id, add in enumerate(runs):
@@ -208,16 +214,7 @@ def test_a_size_that_no_image_has_is_refused(seeing: Seeing) -> None:
     assert rig.channel.finishes()[1].message == f"image 0 has {told}"
 
 
-@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl", "qwen3_5"])
-def test_axes_matter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeing = Seeing(tmp_path, name)
-    monkeypatch.setattr(images, "axis_positions", lambda _: None)
-    rig = Rig(seeing.path)
-    output = rig.run(seeing.add(3, STORIES[3]))[3]
-    assert seeing.error(rig, 3, STORIES[3], output) > 1e-2
-
-
-def test_tokens_of_an_image_see_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_an_image_see_each_other(tmp_path: Path) -> None:
     """Also where a step has fewer tokens than the image."""
     seeing = Seeing(tmp_path, "gemma3")
     small = Rig(seeing.path, max_step_tokens=8, max_running=4)
@@ -225,26 +222,39 @@ def test_tokens_of_an_image_see_each_other(tmp_path: Path, monkeypatch: pytest.M
     assert seeing.error(small, 1, STORIES[1], output) < MAX_ERROR
     ends = [end for batch in small.runner.batches for run_id, _, end in batch if run_id == 1]
     assert ends[:6] == [8, 16, 21, 37, 45, 46]
-    monkeypatch.setattr(images, "reach", lambda _: None)
-    blind = Rig(seeing.path)
-    output = blind.run(seeing.add(1, STORIES[1]))[1]
-    assert seeing.error(blind, 1, STORIES[1], output) > 1e-2
 
 
-def test_what_deep_layers_saw_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeing = Seeing(tmp_path, "qwen3_vl")
+SEES, GIVEN = Tower.image_features, LayerInputs.of
+
+
+def given_of_tokens(inputs: LayerInputs, batch: ForwardBatch, stream: torch.Tensor) -> torch.Tensor:
+    return GIVEN(inputs, replace(batch, image_rows=()), stream)
+
+
+# What is there of an image beside its features, and what takes it away.
+FEATURES: dict[str, tuple[str, Any, str, Any]] = {
+    "axes of Qwen2.5-VL": ("qwen2_5_vl", images, "axis_positions", lambda _: None),
+    "axes of Qwen3-VL": ("qwen3_vl", images, "axis_positions", lambda _: None),
+    "axes of Qwen 3.5": ("qwen3_5", images, "axis_positions", lambda _: None),
+    "deep layers": ("qwen3_vl", Tower, "image_features", lambda *image: SEES(*image)[:1]),
+    "later tokens": ("gemma3", images, "reach", lambda _: None),
+    "later tokens in windows": ("gemma4", images, "reach", lambda _: None),
+    "in windows alone": ("gemma4", _Reach, "of", lambda each: _Reach(each.window, None, False)),
+    "inputs of layers": ("gemma4", LayerInputs, "of", given_of_tokens),
+    "rounded colours": ("llama4", tower, "PIXEL_DTYPES", {}),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_each_feature_matters(
+    feature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, *change = FEATURES[feature]
+    monkeypatch.setattr(*change)
+    seeing = Seeing(tmp_path, name)
     rig = Rig(seeing.path)
-    compute = tower_of(rig).image_features
-    monkeypatch.setattr(tower_of(rig), "image_features", lambda *image: compute(*image)[:1])
-    output = rig.run(seeing.add(1, STORIES[1]))[1]
-    assert seeing.error(rig, 1, STORIES[1], output) > 1e-2
-
-
-def tower_of(rig: Rig) -> Tower:
-    encoder = rig.runner._runner._image_encoder
-    assert encoder is not None
-    assert isinstance(encoder._tower, Tower)
-    return encoder._tower
+    output = rig.run(seeing.add(3, STORIES[3]))[3]
+    assert seeing.error(rig, 3, STORIES[3], output) > 1e-3
 
 
 @needs_bfloat16
