@@ -28,6 +28,7 @@ from shared.telemetry.log import get_logger
 MAX_ENTRY_TOKENS = 16_384  # more are cut into several entries
 _TOKEN_BYTES = 5  # at most
 _MAX_FRAME_TOKENS = 65_536  # or as many bytes of other results: far below max_payload
+_ENTRY_TOKENS = 40  # what an entry takes in a frame besides, with its id and its cost
 _MESSAGE_ROOM = 8192  # for all that the messages on its way hold besides such a result
 _RESEND_AFTER_S = 1.0
 _TICK_S = 0.25
@@ -120,7 +121,7 @@ class PartitionWriter:
     def _take_entries(self) -> list[TokenEntry]:
         num_tokens = 0
         for count, entry in enumerate(self._pending):
-            num_tokens += _weight(entry)
+            num_tokens += _ENTRY_TOKENS + _weight(entry)
             if num_tokens > _MAX_FRAME_TOKENS and count:
                 entries, self._pending = self._pending[:count], self._pending[count:]
                 break

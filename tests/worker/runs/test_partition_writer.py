@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.nats_client.connection import MIN_MAX_PAYLOAD
 from shared.protocol.codec import decode_token_frame
-from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.finish import Cost, Finish, FinishReason
 from shared.protocol.log_records import Claim, TokenEntry
 from shared.protocol.logprobs import TokenLogprob, pack_logprobs, record_bytes
 from shared.protocol.reply import ReplyParams, Surface, TextParams
@@ -151,6 +152,20 @@ def test_of_several_copies_the_first_behind_its_predecessor_confirms() -> None:
     assert writer.confirmed_seq == 5
     writer.on_ack(3, 6)
     assert writer.is_flushed
+
+
+def test_a_step_of_thousands_of_requests_fits_into_messages() -> None:
+    """A frame that no server takes would be tried for ever."""
+    writer = PartitionWriter("worker-0123456789ab", 100, lambda *_: None)
+    cost = Cost(0.1, 2**40, 2**40, 0.1, 2**40, 0.1, 0.1, 0.1, 2**40)
+    num_entries = 20_000
+    for idx in range(num_entries):
+        writer.append(TokenEntry(f"{idx:032x}", 2**40, 100_000, [200_000], FINISH, cost=cost))
+    frames = []
+    while (frame := writer.next_frame(0.0)) is not None:
+        frames.append(frame)
+    assert sum(len(frame.finishing) for frame in frames) == num_entries
+    assert max(len(frame.payload) for frame in frames) < MIN_MAX_PAYLOAD // 2
 
 
 def test_a_full_window_merges_what_waits() -> None:
