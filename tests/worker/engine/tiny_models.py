@@ -147,6 +147,7 @@ class Rig:
             "packed_weights": "off",  # of the user who runs tests
             "num_kv_tokens": 4096,
             "max_running": 16,
+            "max_step_tokens": 160,  # the most that is computed when it warms up
             "max_step_s": 60.0,
             "target_itl_s": 60.0,
         }

@@ -7,6 +7,7 @@ here, and only what was tried is ever computed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class _Kind(NamedTuple):
 
 
 class CheckedLinears:
-    """Makes layers of a library's product; tries each shape once, before its first layer."""
+    """Makes layers of a library's product; a process tries each shape once, before its first layer."""
 
     def __init__(
         self,
@@ -78,15 +79,15 @@ class CheckedLinears:
     ) -> None:
         self.name = name
         self._make = make
-        self._num_threads = num_threads
+        self._num_threads = tuple(num_threads)
         self._sizes: dict[_Kind, tuple[int, ...]] = {}
 
     def make(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         out_features, in_features = weight.shape
         kind = _Kind(out_features, in_features, weight.dtype, bias is not None)
-        if kind not in self._sizes:
-            self._sizes[kind] = self._try(weight, bias)
-        return SizedLinear(self._make(weight, bias), self._sizes[kind])
+        num_threads = self._num_threads or (torch.get_num_threads(),)
+        self._sizes[kind] = sizes = _try(self._make, kind, num_threads)
+        return SizedLinear(self._make(weight, bias), sizes)
 
     def account(self) -> str:
         """In a line, for the log: what its trial has shown."""
@@ -99,15 +100,6 @@ class CheckedLinears:
                 left_out = ", ".join(map(str, sorted(missing)))
                 told.append(f"{in_features} to {out_features} never in {left_out} rows")
         return "; ".join(told)
-
-    def _try(self, weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[int, ...]:
-        out_features, in_features = weight.shape
-        probe = self._make(
-            probing_weight(out_features, in_features, weight.dtype),
-            None if bias is None else torch.zeros_like(bias),
-        )
-        num_threads = self._num_threads or (torch.get_num_threads(),)
-        return agreeing_sizes(probe, probing_rows(in_features, weight.dtype), num_threads)
 
 
 def choose_linears(dtype: torch.dtype, num_threads: Sequence[int] = ()) -> CheckedLinears:
@@ -146,6 +138,16 @@ def probing_rows(in_features: int, dtype: torch.dtype) -> torch.Tensor:
     left, right = _partners(in_features)
     rows[:, right] = -rows[:, left]
     return rows
+
+
+@functools.cache
+def _try(make: MakeLinear, kind: _Kind, num_threads: tuple[int, ...]) -> tuple[int, ...]:
+    out_features, in_features, dtype, has_bias = kind
+    probe = make(
+        probing_weight(out_features, in_features, dtype),
+        torch.zeros(out_features, dtype=dtype) if has_bias else None,
+    )
+    return agreeing_sizes(probe, probing_rows(in_features, dtype), num_threads)
 
 
 def agreeing_sizes(
