@@ -69,7 +69,7 @@ class _Kind(NamedTuple):
 
 
 class CheckedLinears:
-    """Makes layers of a library's product; a process tries each shape once, before its first layer."""
+    """Makes layers of a library's product; each shape is tried once a process."""
 
     def __init__(
         self,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.nn import functional
 
 from shared.errors import ConfigError
 from shared.protocol.logprobs import unpack_logprobs
+from tests.forked_program import call_forked
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.cuda.test_kernels import LAYERS, Pool, on, random
@@ -24,7 +24,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
-from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, open_store
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, open_store, reach_store
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.loading import determinism
@@ -126,7 +126,7 @@ def test_a_request_alone_and_in_company(tmp_path: Path, exact_device: torch.devi
     gpu: GpuDevice = LateDevice() if exact_device.type == "cpu" else CudaDevice()
     sampling: dict[str, Any] = {"temperature": 1.0, "seed": 5, "top_p": 0.9, "logprobs": 2}
     sampling["ignore_eos"] = True
-    prompt = random_prompt(70, 1)
+    prompt = random_prompt(40, 1)
     subject = make_add(1, prompt, max_tokens=4, **sampling)
     alone = fixed_rig(path, gpu, max_step_tokens=16)
     output = alone.run(subject)[1]
@@ -190,24 +190,24 @@ GPT2 = """{
     "n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 64,
     "activation_function": "quick_gelu"
 }"""
-RANK_1 = """
-import sys, torch
-from worker.engine.device.host_device import HostDevice
-from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
-group = RankGroup.join(HostDevice(), reach_store(int(sys.argv[1]), 2), 1, 2)
-group.sum_in_order(torch.full((3, 4), 1.0, dtype=torch.bfloat16))
-torch.distributed.destroy_process_group()
-"""
+
+
+def add_ones(port: int) -> None:
+    """As rank 1."""
+    group = RankGroup.join(HostDevice(), reach_store(port, 2), 1, 2)
+    group.sum_in_order(torch.full((3, 4), 1.0, dtype=torch.bfloat16))
+    dist.destroy_process_group()
 
 
 def test_a_sum_over_ranks_is_rounded_once() -> None:
     store, port = open_store(2)
-    with subprocess.Popen([sys.executable, "-c", RANK_1, str(port)]) as process:
+    with ThreadPoolExecutor(1) as thread:
+        other = thread.submit(call_forked, add_ones, port, timeout_s=60)
         group = RankGroup.join(HostDevice(), store, 0, 2)
         values = torch.arange(12.0).view(3, 4).to(torch.bfloat16) * 32
         summed = values.clone()
         group.sum_in_order(summed)
-        assert process.wait(timeout=60) == 0  # it may still read what we sent: we hang up last
+        other.result()  # it may still read what we sent: we hang up last
         dist.destroy_process_group()
     assert torch.equal(summed, (values.float() + 1.0).to(torch.bfloat16))
 

@@ -28,6 +28,7 @@ from worker.engine.device.gpu_device import GpuDevice, Work
 from worker.engine_link.engine_messages import AddRequest, EngineCommand, LoadAdapter, RunImage
 
 SMALL: dict[str, Any] = {"max_step_tokens": 24, "max_running": 4}
+FEW_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}  # interpreted one by one
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_layers_of_two_shapes_never_wait_for_the_gpu(
 ) -> None:
     """By our own kernels, with layers that see the keys of others."""
     config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
-    path = save_family(tmp_path, "gemma4")
+    path = save_family(tmp_path, "gemma4", **FEW_HEADS)
     assert_like_the_cpu(path, strict, *requests((30, 3), max_tokens=3), **config)
 
 
@@ -192,10 +193,10 @@ def test_a_cross_encoder_never_waits_for_the_gpu(tmp_path: Path, strict: StrictD
 def test_adapters_are_put_where_the_model_is(
     tmp_path: Path, strict: StrictDevice, interpreter: None
 ) -> None:
-    path = save_family(tmp_path / "base", "vaultgemma")
+    path = save_family(tmp_path / "base", "vaultgemma", **FEW_HEADS)
     load = LoadAdapter("one", str(save_adapter(tmp_path / "one", path)))
     adds = [
-        make_add(run_id, random_prompt(9, run_id), max_tokens=3, adapter=adapter)
+        make_add(run_id, random_prompt(9, run_id), max_tokens=2, adapter=adapter)
         for run_id, adapter in enumerate(("one", ""))
     ]
     config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}

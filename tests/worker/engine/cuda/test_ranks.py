@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError
 from shared.protocol.logprobs import unpack_logprobs
+from tests.forked_program import call_forked
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import SAMPLINGS, GpuRig, requests
@@ -98,7 +100,7 @@ def logprobs_of(events: list[EngineEvent], run_id: int) -> list[Any]:
     ]
 
 
-async def test_two_ranks_give_the_tokens_of_one(checkpoint: Path, tmp_path: Path) -> None:
+async def give_the_tokens_of_one(checkpoint: Path, tmp_path: Path) -> None:
     """Every sampling, in chunks, with rows and pages that change hands."""
     many = [
         make_add(100 + idx, random_prompt(20 + idx, idx), max_tokens=60, ignore_eos=True)
@@ -127,7 +129,7 @@ async def test_two_ranks_give_the_tokens_of_one(checkpoint: Path, tmp_path: Path
     assert psutil.wait_procs([follower], timeout=10.0)[1] == [], "it outlived rank 0"
 
 
-async def test_a_follower_that_dies_takes_the_engine_with_it(checkpoint: Path) -> None:
+async def end_together(checkpoint: Path, _: Path) -> None:
     """In the middle of its steps: the worker sees it exit, and starts another one."""
     async with two_ranks(checkpoint) as (engine, listener):
         engine.send(make_add(1, random_prompt(9, 1), max_tokens=400, ignore_eos=True))
@@ -137,7 +139,7 @@ async def test_a_follower_that_dies_takes_the_engine_with_it(checkpoint: Path) -
     assert listener.returncodes == [1]
 
 
-async def test_what_no_rank_can_load_is_told(checkpoint: Path, tmp_path: Path) -> None:
+async def tell_what_none_can_load(checkpoint: Path, tmp_path: Path) -> None:
     """By rank 0, whichever rank finds out first."""
     (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
     save_file({"model.embed_tokens.weight": torch.zeros(301, 48)}, tmp_path / "model.safetensors")
@@ -146,6 +148,22 @@ async def test_what_no_rank_can_load_is_told(checkpoint: Path, tmp_path: Path) -
     failed = listener.events[-1]
     assert isinstance(failed, EngineFailed)
     assert "has no tensor 'model.layers.0." in failed.message
+
+
+Story = Callable[[Path, Path], Awaitable[None]]
+
+
+def run_story(story: Story, checkpoint: Path, folder: Path) -> None:
+    asyncio.run(story(checkpoint, folder))
+
+
+@pytest.mark.parametrize(
+    "story",
+    [give_the_tokens_of_one, end_together, tell_what_none_can_load],
+    ids=lambda story: story.__name__,
+)
+def test_two_ranks(story: Story, checkpoint: Path, tmp_path: Path) -> None:
+    call_forked(run_story, story, checkpoint, tmp_path, timeout_s=100)
 
 
 def test_a_model_that_cannot_be_divided_is_refused(checkpoint: Path) -> None:

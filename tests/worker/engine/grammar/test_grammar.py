@@ -148,7 +148,7 @@ def test_resumed_anywhere(json_llama: Path, sampling: dict[str, Any]) -> None:
 def company() -> list[AddRequest]:
     prompts = [encode('{"name": "Ada", "age": 36} ' * n) for n in (1, 2, 5, 9, 14)]
     return [
-        make_add(i, prompt, max_tokens=12 * i, ignore_eos=True, temperature=i % 2, seed=i)
+        make_add(i, prompt, max_tokens=4 * i, ignore_eos=True, temperature=i % 2, seed=i)
         for i, prompt in enumerate(prompts, start=11)
     ]
 
@@ -156,7 +156,7 @@ def company() -> list[AddRequest]:
 def test_retractions_change_nothing(json_llama: Path) -> None:
     subjects = [add(i, PERSON_GRAMMAR, **SEEDED | {"seed": i}) for i in (1, 2, 3)]
     alone = Rig(json_llama).run(*subjects)
-    rig = Rig(json_llama, num_kv_tokens=352)
+    rig = Rig(json_llama, num_kv_tokens=256)
     tokens = rig.run(*company(), *subjects)
     assert rig.channel.steps[-1].load.num_preemptions > 0
     assert {i: tokens[i] for i in (1, 2, 3)} == alone

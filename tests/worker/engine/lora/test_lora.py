@@ -16,7 +16,7 @@ from shared.grammar import grammar_engine
 from shared.protocol.finish import FinishReason
 from shared.protocol.sampling import BeamParams, Grammar, GrammarKind
 from tests.lora_adapters import MODULES, save_adapter, save_adapter_files, save_merged
-from tests.worker.engine.families import MIXTURES
+from tests.worker.engine.families import MIXTURES, by_day
 from tests.worker.engine.json_llama import encode, save_json_llama
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -53,6 +53,8 @@ MODELS: dict[str, MakeModel] = {
     "opt": lambda path: save_tiny_model(path, "opt", word_embed_proj_dim=48),
     "transformers": lambda path: save_tiny_model(path, "phimoe"),
 }
+# One for each way in which projections are named and joined.
+WAYS = ("llama", "glm", "phi3", "qwen2_moe", "gpt_neox", "opt", "transformers")
 
 
 def add(run_id: int, prompt: list[int], adapter: str = "", **values: Any) -> AddRequest:
@@ -66,7 +68,7 @@ def errors_of(rig: Rig) -> list[str]:
     return [event.error for event in rig.channel.events if isinstance(event, AdapterLoaded)]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", by_day(MODELS, WAYS))
 def test_a_mixed_batch_equals_merged_weights(model: str, tmp_path: Path) -> None:
     base = MODELS[model](tmp_path / "base")
     joined = ("qkv_proj", "gate_up_proj", "query_key_value", "dense_h_to_4h", "fc1", "out_proj")

@@ -7,13 +7,13 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
+from tests.forked_program import call_forked
 from worker.engine.cuda.attention.attention_task import AttentionTask
 from worker.engine.cuda.attention.attention_trial import KernelUnavailable
 from worker.engine.cuda.trials import verdicts as verdicts_module
@@ -47,19 +47,17 @@ TILES = TilesQuestion(48, 64, 1, 1, "float32")
 MACHINE = TrialMachine.of(HostDevice())
 
 
-@pytest.fixture
-def process(interpreter: None) -> Iterator[TrialProcess]:
-    """On the CPU, which Triton's interpreter takes for a GPU."""
-    tries = TrialProcess("cpu")
-    yield tries
-    tries.close()
-
-
-def test_a_process_tries_and_may_die(process: TrialProcess) -> None:
+def test_a_process_tries_and_may_die(interpreter: None) -> None:
     """Killed or hanging in the midst of a trial it costs that kernel, and another one is started.
 
     Who cannot try one thing may try the next.
     """
+    call_forked(try_and_die, timeout_s=100)
+
+
+def try_and_die() -> None:
+    """On the CPU, which Triton's interpreter takes for a GPU."""
+    process = TrialProcess("cpu")
     assert isinstance(process.ask(TILES), Found)
     first = process.pid
     assert first is not None

@@ -178,11 +178,11 @@ def test_a_resumed_and_a_retracted_run_say_the_same(seeing: Seeing) -> None:
     add = seeing.add(5, STORIES[5], expected[:3], max_tokens=NUM_NEW)
     assert expected[:3] + Rig(seeing.path).run(add)[5] == expected
     runs = [
-        seeing.add(run_id, [[run_id + 9], TEXT, (A, B)[run_id % 2], TAIL], max_tokens=60)
+        seeing.add(run_id, [[run_id + 9], TEXT, (A, B)[run_id % 2], TAIL], max_tokens=30)
         for run_id in range(3)
     ]
-    longest = max(len(run.prompt_ids) // 4 for run in runs) + 60
-    num_kv_tokens = (2 * longest - 48) // 16 * 16  # of two prompts, and not of what they say
+    longest = max(len(run.prompt_ids) // 4 for run in runs) + 30
+    num_kv_tokens = (2 * longest - 24) // 16 * 16  # of two prompts, and not of what they say
     rig = Rig(seeing.path, num_kv_tokens=num_kv_tokens, max_step_tokens=24)
     made = rig.run(*runs)
     assert rig.channel.steps[-1].load.num_preemptions > 0
@@ -197,10 +197,10 @@ def test_guesses_and_steps_ahead_know_the_positions(seeing: Seeing, config: dict
     if not (seeing.sight.has_axes or seeing.sight.is_mutual):
         pytest.skip("its positions are those of its tokens")
     rig = Rig(seeing.path, **config)
-    made = rig.run(*(seeing.add(run_id, STORIES[run_id], max_tokens=40) for run_id in (1, 2, 5)))
+    made = rig.run(*(seeing.add(run_id, STORIES[run_id], max_tokens=20) for run_id in (1, 2, 5)))
     plain = Rig(seeing.path)
     assert made == plain.run(
-        *(seeing.add(run_id, STORIES[run_id], max_tokens=40) for run_id in (1, 2, 5))
+        *(seeing.add(run_id, STORIES[run_id], max_tokens=20) for run_id in (1, 2, 5))
     )
 
 
