@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ async def tell_what_none_can_load(checkpoint: Path, tmp_path: Path) -> None:
     assert "has no tensor 'model.layers.0." in failed.message
 
 
-Story = Callable[[Path, Path], Awaitable[None]]
+Story = Callable[[Path, Path], Coroutine[Any, Any, None]]
 
 
 def run_story(story: Story, checkpoint: Path, folder: Path) -> None:
