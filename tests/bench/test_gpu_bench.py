@@ -29,6 +29,7 @@ from bench.gpu.task import Task
 from bench.gpu.task_process import run_task
 from bench.gpu.timed_device import Launch, TimedDevice
 from bench.gpu.toolkit import build_environment
+from tests.forked_program import call_forked
 from worker.engine.device.host_device import HostDevice
 
 ROOT = Path(__file__).parents[2]
@@ -148,15 +149,21 @@ def test_attention_and_linears_alone(rig: StageRig) -> None:
     assert all(cell["us"] > 0 for cell in attention + linears)
 
 
+def failure_of(task: Task, known: Path, limit_s: float) -> tuple[str | None, list[dict[str, Any]]]:
+    """And its results."""
+    results: list[dict[str, Any]] = []
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return run_task(task, known, limit_s, environment, results.append), results
+
+
 def test_a_task_is_a_process_that_ends_with_its_time(tmp_path: Path) -> None:
     known = tmp_path / "results"
     known.write_text('{"stage": "environment", "bytes_per_s": 1e9, "flops_per_s": 1e9}\n')
     task = Task("environment", 1.0)
-    results: list[dict[str, Any]] = []
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    assert run_task(task, known, 60.0, environment, results.append) is None
+    failure, results = call_forked(failure_of, task, known, 60.0, timeout_s=100)
+    assert failure is None
     assert {"stage": "environment", "bytes_per_s": 1e9, "flops_per_s": 1e9} in results
-    failure = run_task(task, known, 0.01, environment, results.append)
+    failure, _ = call_forked(failure_of, task, known, 0.01, timeout_s=100)
     assert failure == "not done in 0.01 s"
 
 
@@ -164,8 +171,7 @@ def test_a_task_that_fails_says_why(tmp_path: Path) -> None:
     known = tmp_path / "results"
     known.write_text("")
     task = Task("decode", 60.0, "no-such-model")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    failure = run_task(task, known, 60.0, environment, lambda result: None)
+    failure, _ = call_forked(failure_of, task, known, 60.0, timeout_s=100)
     assert failure == "KeyError: 'no-such-model'"
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from bench.peers.runner import UNSEEN
 from bench.runner_process import RunnerProcess
+from tests.forked_program import call_forked
 
 pytestmark = pytest.mark.e2e
 
@@ -18,8 +19,12 @@ def start(log_path: Path, *flags: str, name: str = "jetflock") -> RunnerProcess:
 
 
 def test_our_engine_runs_requests_and_tells_when_each_token_came(tmp_path: Path) -> None:
+    call_forked(run_requests, tmp_path / "log", timeout_s=100)
+
+
+def run_requests(log_path: Path) -> None:
     prompts = [[300, 301, 302], [400, 401, 402, 403]]
-    with start(tmp_path / "log") as engine:
+    with start(log_path) as engine:
         traces = engine.run(prompts, 6)
         alone = engine.run(prompts[1:], 6)
         peak_bytes = engine.peak_bytes()
@@ -32,7 +37,11 @@ def test_our_engine_runs_requests_and_tells_when_each_token_came(tmp_path: Path)
 
 
 def test_an_engine_that_was_suspended_runs_again(tmp_path: Path) -> None:
-    with start(tmp_path / "log") as engine:
+    call_forked(suspend_and_run, tmp_path / "log", timeout_s=100)
+
+
+def suspend_and_run(log_path: Path) -> None:
+    with start(log_path) as engine:
         engine.suspend()
         assert len(engine.run([[300, 301]], 3)[0].token_ids) == 3
         engine.suspend()  # it must also end when it is stopped
