@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+from tests.forked_program import call_forked
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import finishes_of, make_add, tokens_of
 from tests.worker.engine_listener import Listener
@@ -12,11 +14,19 @@ from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import EngineFailed, EngineLoading, EngineReady
 
 
-async def test_a_child_computes_what_we_would(tiny_llama: Path) -> None:
+def test_a_child_computes_what_we_would(tiny_llama: Path) -> None:
+    call_forked(run_child, tiny_llama, timeout_s=100)
+
+
+def run_child(path: Path) -> None:
+    asyncio.run(compute_in_child(path))
+
+
+async def compute_in_child(path: Path) -> None:
     add = make_add(1, random_prompt(50, 1), max_tokens=20, ignore_eos=True)
-    expected = Rig(tiny_llama).run(add)[1]
+    expected = Rig(path).run(add)[1]
     listener = Listener()
-    config = EngineConfig(model_path=str(tiny_llama), num_threads=1, num_kv_tokens=1024)
+    config = EngineConfig(model_path=str(path), num_threads=1, num_kv_tokens=1024)
     engine = EngineProcess(config, listener.on_event, listener.on_exit)
     await engine.start()
     engine.send(add)  # waits in the socket until the model is loaded
