@@ -293,6 +293,7 @@ class Worker:
             dtype=ready.dtype if ready else "",
             takes_no_images=ready is not None and ready.takes_no_images,
             takes_no_embeds=ready is not None and ready.takes_no_embeds,
+            tells_no_hidden=ready is not None and ready.tells_no_hidden,
             sleep_level=self._engine.sleep_level,
         )
 

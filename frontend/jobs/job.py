@@ -345,9 +345,14 @@ class Job:
         if self.pooling is not None:
             self._check_vectors(self.pooling, len(prompt.token_ids), max_logprob_bytes)
             return sampling.params, sampling.text
-        return sampling.for_prompt(
+        params, text = sampling.for_prompt(
             prompt.token_ids, self.model.card, choice_idx % sampling.n, max_logprob_bytes
         )
+        if params.hidden_states and self.model.card.embedding is not None:
+            num_tokens = len(prompt.token_ids) + params.max_tokens - 1
+            num_numbers = self.model.card.embedding.num_dimensions
+            _check_rows("return_hidden_states", num_tokens, num_numbers, max_logprob_bytes)
+        return params, text
 
     def _check_vectors(self, pooling: PoolingParams, num_tokens: int, max_bytes: int) -> None:
         """Raises InvalidRequest for those of each token that no message has room for."""
@@ -356,13 +361,19 @@ class Job:
             num_numbers = len(card.classifier.labels)
         elif card.embedding is not None:
             num_numbers = pooling.dimensions or card.embedding.num_dimensions
-        num_bytes = _FLOAT_BYTES * num_tokens * num_numbers
-        if pooling.each_token and num_bytes > max_bytes:
-            raise InvalidRequest(
-                f"'task' asks for {num_numbers} numbers of each of {num_tokens} tokens: "
-                f"{num_bytes} bytes, and an answer has room for {max_bytes} (NATS' max_payload)",
-                param="task",
-            )
+        if pooling.each_token:
+            _check_rows("task", num_tokens, num_numbers, max_bytes)
+
+
+def _check_rows(name: str, num_tokens: int, num_numbers: int, max_bytes: int) -> None:
+    """Raises InvalidRequest."""
+    num_bytes = _FLOAT_BYTES * num_tokens * num_numbers
+    if num_bytes > max_bytes:
+        raise InvalidRequest(
+            f"'{name}' asks for {num_numbers} numbers of each of {num_tokens} tokens: {num_bytes} "
+            f"bytes, and an answer has room for {max_bytes} (NATS' max_payload)",
+            param=name,
+        )
 
 
 def _sealed(reply: ReplyParams) -> SealedReply:

@@ -90,6 +90,7 @@ class ServedModel:
     adapter: AdapterCard | None = None  # that was asked for, on top of the model
     takes_no_images: bool = False  # its workers do not, whatever its card says
     takes_no_embeds: bool = False
+    tells_no_hidden: bool = False
 
     @property
     def name(self) -> str:
@@ -262,7 +263,7 @@ class ModelDirectory:
         card, adapter, _ = await self.find(name)
         standing = self._standings.get(card.pool, _FORGOTTEN)
         text = await self.text(card.tokenizer_hash)
-        return ServedModel(card, text, adapter, standing.takes_no_images, standing.takes_no_embeds)
+        return ServedModel(card, text, adapter, *standing[2:])
 
     async def only_model(self) -> ServedModel:
         """The one that is served, whatever its adapters. Raises InvalidRequest."""

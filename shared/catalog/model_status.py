@@ -38,6 +38,7 @@ class Standing(NamedTuple):
     failure: str = ""
     takes_no_images: bool = False  # its workers do not, whatever its card says
     takes_no_embeds: bool = False
+    tells_no_hidden: bool = False
 
 
 class _WorkerStanding(msgspec.Struct, frozen=True):
@@ -47,6 +48,7 @@ class _WorkerStanding(msgspec.Struct, frozen=True):
     state: str
     takes_no_images: bool = False
     takes_no_embeds: bool = False
+    tells_no_hidden: bool = False
 
     @property
     def is_at_work(self) -> bool:
@@ -66,6 +68,7 @@ class PoolHeartbeats:
     supervisors: dict[str, list[RoleCard]]
     without_images: frozenset[str] = frozenset()  # pools none of whose workers take any
     without_embeds: frozenset[str] = frozenset()
+    without_hidden: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, workers: Iterable[KvEntry], roles: Iterable[KvEntry]) -> Self:
@@ -74,19 +77,20 @@ class PoolHeartbeats:
         at_work: set[str] = set()
         seeing: set[str] = set()
         taking_embeds: set[str] = set()
+        telling_hidden: set[str] = set()
         for worker in readable(_WorkerStanding, workers):
             states[worker.pool].append(worker.state)
             if worker.is_at_work:
                 at_work.add(worker.pool)
                 seeing |= set() if worker.takes_no_images else {worker.pool}
                 taking_embeds |= set() if worker.takes_no_embeds else {worker.pool}
+                telling_hidden |= set() if worker.tells_no_hidden else {worker.pool}
         supervisors: dict[str, list[RoleCard]] = defaultdict(list)
         for card in readable(RoleCard, roles):
             if card.role == SUPERVISOR:
                 supervisors[card.pool].append(card)
-        without_images = frozenset(at_work - seeing)
-        without_embeds = frozenset(at_work - taking_embeds)
-        return cls(states, supervisors, without_images, without_embeds)
+        lacking = (frozenset(at_work - each) for each in (seeing, taking_embeds, telling_hidden))
+        return cls(states, supervisors, *lacking)
 
     def has(self, pool: str) -> bool:
         """Whether somebody serves the model, or looks after its workers."""
@@ -100,12 +104,14 @@ class PoolHeartbeats:
         """How the model with this card stands."""
         states = self.states.get(card.pool, ())
         supervisors = self.supervisors.get(card.pool, ())
-        takes_no_images = card.pool in self.without_images
-        takes_no_embeds = card.pool in self.without_embeds
+        lacks = [
+            card.pool in pools
+            for pools in (self.without_images, self.without_embeds, self.without_hidden)
+        ]
         if WorkerState.READY in states:
-            return Standing(ModelStatus.READY, "", takes_no_images, takes_no_embeds)
+            return Standing(ModelStatus.READY, "", *lacks)
         if any(state in _PAUSED for state in states):
-            return Standing(ModelStatus.PAUSED, "", takes_no_images, takes_no_embeds)
+            return Standing(ModelStatus.PAUSED, "", *lacks)
         if failure := _failure_of_all(supervisors):
             return Standing(ModelStatus.FAILED, failure)
         if WorkerState.LOADING in states:

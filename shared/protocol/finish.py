@@ -67,7 +67,9 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     matched: str | int | None = None  # the stop string or stop token that ended it
     message: str | None = None  # of an ERROR
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
-    embedding: bytes = b""  # the vector of a request with `pooling`: little-endian float32
+    # The vector of a request with `pooling`, or the hidden states that one asks for: little-endian
+    # float32.
+    embedding: bytes = b""
     beams: tuple[Beam, ...] = ()  # the result of a request with `beam`, the best first
     run: RunFacts | None = None  # of one that an engine has finished
 

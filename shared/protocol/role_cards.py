@@ -92,6 +92,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str = ""  # of its engine: of activations, like "bfloat16"
     takes_no_images: bool = False  # of its engine, though its model does
     takes_no_embeds: bool = False  # its engine reads no embeddings in the place of tokens
+    tells_no_hidden: bool = False  # states: its engine keeps them to itself
     sleep_level: int = 0  # it is paused, and has given back the memory of: 1 its cache, 2 all
 
 

@@ -116,6 +116,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     # From feature level 4 on:
     logprob_ids: tuple[int, ...] = ()  # told with all logprobs, behind the likeliest
     logits_processors: tuple[ProcessorCall, ...] = ()
+    hidden_states: bool = False  # told with the finish, of all tokens but the last
 
     @property
     def is_narrowed(self) -> bool:
@@ -126,7 +127,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def needed_level(self) -> int:
         """Who knows less would draw other tokens, or tell less of them."""
-        if self.logprob_ids or self.logits_processors:
+        if self.logprob_ids or self.logits_processors or self.hidden_states:
             return 4
         if self.thinking is not None:
             return 3

@@ -400,6 +400,14 @@ MAPS |= {
         text=WHOLE_TEXT, reply=seal(BY_TOKEN_REPLY),
         deadline_s=60.0, pooling=PoolingParams(PoolingKind.LAST, each_token=True), level=4,
     ),
+    "request-hidden": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1",
+        sampling=msgspec.structs.replace(WHOLE_SAMPLING, hidden_states=True),
+        text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, level=4,
+    ),
+    "worker-no-hidden": WorkerCard(
+        "worker-1", "p", "m", "r1", WorkerState.READY, tells_no_hidden=True
+    ),
     "request-embeds": GenerateRequest(
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
         text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",

@@ -215,6 +215,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     can_release_cache: bool = False  # and keep its weights
     takes_no_embeds: bool = False
     keeps_kv: bool = True  # of its tokens; else KV slots hold nothing
+    tells_no_hidden: bool = False
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

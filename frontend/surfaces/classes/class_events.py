@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from frontend.surfaces.classes.class_answer import ClassList, PooledList, PooledVector, TextClass
-from frontend.surfaces.embeddings.embedding_events import told_vector, vector_of
+from frontend.surfaces.embeddings.embedding_events import rows_of, told_vector, vector_of
 from frontend.surfaces.embeddings.pooled_events import PooledEvents
 from frontend.text.event_writer import public_id
 from frontend.text.text_stream import TextStream
@@ -62,5 +62,4 @@ def _by_token(stream: TextStream, numbers: list[float]) -> list[float | list[flo
     """The vector as it is, or those of each token apart."""
     if not stream.reply.is_by_token:
         return [*numbers]
-    width = len(numbers) // stream.reply.num_prompt_tokens
-    return [numbers[at : at + width] for at in range(0, len(numbers), width)]
+    return [*rows_of(numbers, stream.reply.num_prompt_tokens)]

@@ -49,6 +49,12 @@ def vector_of(stream: TextStream) -> list[float]:
     return numbers.tolist()
 
 
+def rows_of(numbers: list[float], num_rows: int) -> list[list[float]]:
+    """Of each token apart."""
+    width = len(numbers) // num_rows
+    return [numbers[at : at + width] for at in range(0, len(numbers), width)]
+
+
 def _bytes_of(stream: TextStream) -> bytes:
     assert stream.finish is not None
     return stream.finish.embedding

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET, UnsetType
 
 from frontend.text.wire_struct import Count, WireStruct
@@ -31,6 +33,8 @@ class MetaInfo(WireStruct, frozen=True, kw_only=True):
     output_token_logprobs: list[ScoredToken] | UnsetType = UNSET
     output_top_logprobs: list[list[ScoredToken] | None] | UnsetType = UNSET
     output_token_ids_logprobs: list[list[ScoredToken] | None] | UnsetType = UNSET
+    # With the end: of the prompt's tokens a list, then of each token of the output but the last.
+    hidden_states: list[Any] | UnsetType = UNSET
 
 
 class GeneratedText(WireStruct, frozen=True, kw_only=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from frontend.surfaces.embeddings.embedding_events import rows_of, vector_of
 from frontend.surfaces.generate.generate_answer import FinishObject, GeneratedText, MetaInfo
 from frontend.text.event_writer import encode_json, public_id
 from frontend.text.logprob_view import MAX_EVENT_LOGPROBS, native_logprobs
@@ -71,6 +72,7 @@ class GenerateEvents:
             prompt_tokens=stream.reply.num_prompt_tokens,
             completion_tokens=stream.position,
             cached_tokens=num_cached_tokens(stream),
+            hidden_states=_hidden_states(stream) if finished else UNSET,
         )
 
     def logprobs(self, stream: TextStream, tokens: slice) -> dict[str, Any]:
@@ -99,3 +101,11 @@ def _finish_object(stream: TextStream) -> FinishObject | None:
         matched=UNSET if finish.matched is None else finish.matched,
         length=stream.position if finish.reason == "length" else UNSET,
     )
+
+
+def _hidden_states(stream: TextStream) -> list[Any] | UnsetType:
+    if stream.finish is None or not stream.finish.embedding:
+        return UNSET
+    num_prompt_rows = stream.reply.num_prompt_tokens
+    rows = rows_of(vector_of(stream), num_prompt_rows + max(0, stream.position - 1))
+    return [rows[:num_prompt_rows], *rows[num_prompt_rows:]]

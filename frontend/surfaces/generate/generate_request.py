@@ -35,7 +35,7 @@ from frontend.surfaces.completions.completion_request import (
     encoded_prompt,
     prompt_list,
 )
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface
 
 DEFAULT_MAX_TOKENS = 128
@@ -55,6 +55,7 @@ class GenerateBody(msgspec.Struct, omit_defaults=True):
     token_ids_logprob: list[int] | None = None
     logprobs: int | None = None
     incremental_streaming_output: bool | None = None
+    return_hidden_states: bool | None = None
 
 
 PROMPT_FIELDS = ("text", "input_ids", "input_embeds")
@@ -125,8 +126,9 @@ class GenerateRequests:
             if flat.get(alias) is not None:
                 flat[name] = flat[alias]
         fields = convert(flat, SamplingFields)
+        body = convert(flat, GenerateBody)
         await asyncio.sleep(0)  # others have their turn between the many of one body
-        return resolve_sampling(
+        sampling = resolve_sampling(
             fields,
             model.card,
             default_max_tokens=DEFAULT_MAX_TOKENS,
@@ -135,8 +137,13 @@ class GenerateRequests:
             use_model_defaults=self._models.use_model_defaults,
             tokenizer=model.text.tokenizer,
             breakers=await dry_breakers(fields, self._encoder, caller, model),
-            logprobs=_logprob_options(convert(flat, GenerateBody), fields, model.card.vocab_size),
+            logprobs=_logprob_options(body, fields, model.card.vocab_size),
         )
+        if not body.return_hidden_states:
+            return sampling
+        _check_hidden(sampling, model)
+        params = msgspec.structs.replace(sampling.params, hidden_states=True)
+        return msgspec.structs.replace(sampling, params=params)
 
 
 def _flattened(raw: dict[str, Any]) -> list[dict[str, Any]]:
@@ -240,6 +247,21 @@ def _logprob_options(body: GenerateBody, fields: SamplingFields, vocab_size: int
         token_ids=checked_logprob_ids(name, body.token_ids_logprob, num_top, vocab_size),
         prompt_start=max(0, start or 0),
     )
+
+
+def _check_hidden(sampling: Sampling, model: ServedModel) -> None:
+    """Raises UnsupportedParameter."""
+    name, logprobs = "return_hidden_states", sampling.logprobs
+    if model.tells_no_hidden:
+        raise UnsupportedParameter(
+            name, f"is not possible: no worker of the model '{model.name}' tells them now"
+        )
+    for other, is_given in (
+        ("stop", sampling.text.stop),  # is found in the text, by a process that has no states
+        ("return_logprob", logprobs.num_top is not None or logprobs.num_scored_top is not None),
+    ):
+        if is_given:
+            raise UnsupportedParameter(name, f"does not work with '{other}'")
 
 
 def _check_start(prompt_start: int, num_tokens: int) -> None:

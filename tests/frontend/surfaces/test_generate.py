@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from itertools import pairwise
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from frontend.surfaces.generate.growing_events import SoFar
+from shared.protocol.codec import encode
+from shared.protocol.finish import Finish, FinishReason
+from shared.protocol.model_cards import EmbeddingCard
 from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.nats.test_nats_service import ask, ask_stream
@@ -186,3 +191,33 @@ async def test_each_prompt_has_its_name_and_is_aborted_by_it(stack: Stack) -> No
         for names in (["a"], ["a", "a"], ["a", 7], ["a", ""], ["a", "x" * 513]):
             wrong = await client.post("/generate", json=body | {"rid": names})
             assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "rid")
+
+
+async def test_hidden_states_come_with_the_end(stack: Stack) -> None:
+    """Of the prompt's two tokens (the first one is added), then of each of the output but the
+    last one.
+    """
+    stack.answer(
+        lambda _: Script(
+            ["a", "b"], Finish(FinishReason.LENGTH, embedding=struct.pack("<6f", *range(6)))
+        )
+    )
+    card = msgspec.structs.replace(stack.card, embedding=EmbeddingCard(2))
+    cards = stack.cluster.bucket(stack.cluster.subjects.models_bucket)
+    await cards.put(card.pool, encode(card))
+    running = await stack.start_frontend()
+    body = {"text": "x", "return_hidden_states": True, "max_new_tokens": 2}
+    states = [[[0.0, 1.0], [2.0, 3.0]], [4.0, 5.0]]
+    async with running.client() as client:
+        whole = (await client.post("/generate", json=body)).json()
+        assert whole["meta_info"]["hidden_states"] == states
+        events = await events_of(client, {**body, "stream": True})
+        assert events[-1].json["meta_info"]["hidden_states"] == states
+        assert all("hidden_states" not in event.json["meta_info"] for event in events[:-1])
+        [*_, run] = stack.backend.runs.values()
+        assert run.request.sampling.hidden_states
+        assert run.request.level >= 4
+        for fields in ({"stop": "x"}, {"return_logprob": True}):
+            refused = await client.post("/generate", json={**body, **fields})
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == "return_hidden_states"

@@ -119,6 +119,7 @@ class CpuLoader:
             num_packed_failures=loaded.num_packed_failures,
             release_cache=release_cache,
             no_embeds=_embeds_obstacle(setup.config),
+            tells_hidden=True,
         )
 
     def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:

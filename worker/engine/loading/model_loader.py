@@ -53,6 +53,7 @@ class LoadedModel:
     no_images: str = ""  # why it takes none, where another loader's would
     # Why it takes no embeddings in the place of a prompt's tokens; "": it does.
     no_embeds: str = "only models that make tokens on a CPU, with tp=1, read them"
+    tells_hidden: bool = False  # states, to requests that ask for them
     gpu: GpuCard | None = None
     kernel_set: str = ""  # of our C++
     num_packed_failures: int = 0  # of the packed form on disk: not had, or not as it was written

@@ -37,6 +37,7 @@ from worker.engine_link.engine_messages import (
 
 GRAMMAR_POLL_S = 0.002
 SIGN_OF_LIFE_S = 1.0
+NO_HIDDEN = "hidden states are told only by models that make tokens on a CPU, with tp=1"
 NO_BEAMS = (
     "beam search is not possible with this model: the state of its recurrent layers is kept at few "
     "places of a text, so that each token of each beam would compute many others again"
@@ -56,6 +57,7 @@ class ReqParts:
     adapters: AdapterPool
     eyes: Eyes
     embeds: EmbedsRule
+    tells_hidden: bool  # states, to requests that ask for them
     functions: TokenFunctions  # of the operator
 
 
@@ -169,6 +171,8 @@ class Engine:
     def add(self, command: AddRequest) -> None:
         self._has_news = True
         error = self._parts.eyes.error(command) or self._parts.embeds.error(command)
+        if error is None and command.options.sampling.hidden_states:
+            error = None if self._parts.tells_hidden else NO_HIDDEN
         if error is not None:
             self._refuse(command.run_id, error)
             return

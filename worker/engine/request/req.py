@@ -137,7 +137,7 @@ class Req:
         self._stop_check = stop_check
         self._num_counted = 0
         # Of the pooler, for a mean: [hidden_size], of the first `num_computed` tokens
-        self.token_vectors = bytearray()  # of its computed tokens, where each has one
+        self.token_vectors: list[bytes] = []  # of each computed token, where they are wanted
         self.hidden_sum: npt.NDArray[np.float32] | None = None
         # Of steps in flight:
         self.num_in_flight = 0  # tokens that go through the model
@@ -171,7 +171,7 @@ class Req:
         """Whether a cached prefix spares it work: not, where all its tokens have a say."""
         pooling = self.pooling
         needs_all = pooling is not None and (pooling.each_token or pooling.kind in _OF_ALL_TOKENS)
-        return self.num_prompt_top is None and not needs_all
+        return self.num_prompt_top is None and not needs_all and not self.sampling.hidden_states
 
     @property
     def num_scheduled(self) -> int:

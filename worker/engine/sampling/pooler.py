@@ -9,7 +9,7 @@ import torch
 
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from worker.engine.request.req import Req
-from worker.engine.request.schedule_batch import ScheduleBatch
+from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import SampleError
 
 _MIN_NORM = 1e-12
@@ -28,16 +28,21 @@ class Pooler:
         """
         vectors: dict[int, bytes | SampleError] = {}
         to_head: list[tuple[Req, int]] = []  # with the row of its last token
+        for idx, entry in enumerate(batch.entries[: batch.num_plain]):
+            if entry.req.sampling.hidden_states:
+                _put_vectors(entry, hidden[idx : idx + 1])
         end = batch.num_plain
         for entry in batch.others:
             start, end = end, end + entry.num_tokens
             req, pooling = entry.req, entry.req.pooling
+            if req.sampling.hidden_states:
+                _put_vectors(entry, hidden[start:end])
             if pooling is None:
                 continue
             if pooling.each_token:
-                _add_vectors(req, pooling, hidden[start:end], logits, is_first=entry.start == 0)
+                _put_vectors(entry, _told_rows(hidden[start:end], pooling, logits))
                 if entry.gives_embedding:
-                    vectors[req.run_id] = _checked(req.token_vectors)
+                    vectors[req.run_id] = _checked(b"".join(req.token_vectors))
                 continue
             if pooling.kind is PoolingKind.MEAN:
                 _add_to_sum(req, hidden[start:end], is_first=entry.start == 0)
@@ -65,28 +70,28 @@ def _add_to_sum(req: Req, rows: torch.Tensor, *, is_first: bool) -> None:
         req.hidden_sum = req.hidden_sum + rows_sum
 
 
-def _add_vectors(
-    req: Req, pooling: PoolingParams, rows: torch.Tensor, logits: Logits, *, is_first: bool
-) -> None:
-    """Of each token of a chunk. A request that was retracted begins anew."""
-    if is_first:
-        req.token_vectors.clear()
+def _put_vectors(entry: ScheduledReq, rows: torch.Tensor) -> None:
+    """Of each token of it, in the place of what guesses, or a run before a retraction, left."""
+    vectors = entry.req.token_vectors
+    del vectors[entry.start :]
+    vectors += [row.tobytes() for row in rows.float().numpy().astype("<f4")]
+
+
+def _told_rows(rows: torch.Tensor, pooling: PoolingParams, logits: Logits) -> torch.Tensor:
+    """What is told of each: [num_rows, num_numbers] float32."""
     if pooling.kind is PoolingKind.LOGITS:
-        rows = logits(rows).float()
-        if pooling.normalize:
-            is_each_apart = pooling.are_independent or rows.shape[1] == 1
-            rows = rows.sigmoid() if is_each_apart else rows.softmax(dim=1)
-    else:
-        rows = rows.float()[:, : pooling.dimensions]
-        if pooling.normalize:
-            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(_MIN_NORM)
-    req.token_vectors += rows.numpy().astype("<f4").tobytes()
+        outputs = logits(rows).float()
+        if not pooling.normalize:
+            return outputs
+        is_each_apart = pooling.are_independent or outputs.shape[1] == 1
+        return outputs.sigmoid() if is_each_apart else outputs.softmax(dim=1)
+    rows = rows.float()[:, : pooling.dimensions]
+    return rows / rows.norm(dim=1, keepdim=True).clamp_min(_MIN_NORM) if pooling.normalize else rows
 
 
-def _checked(vectors: bytearray) -> bytes | SampleError:
-    data = bytes(vectors)
-    is_whole = bool(np.isfinite(np.frombuffer(data, "<f4")).all())
-    return data if is_whole else SampleError.NOT_A_NUMBER
+def _checked(vectors: bytes) -> bytes | SampleError:
+    is_whole = bool(np.isfinite(np.frombuffer(vectors, "<f4")).all())
+    return vectors if is_whole else SampleError.NOT_A_NUMBER
 
 
 def _pooled(req: Req, last: torch.Tensor) -> torch.Tensor:

@@ -157,5 +157,9 @@ class ResultTaker:
 
 
 def with_cached_tokens(finish: Finish, req: Req) -> Finish:
-    """Of the prompt, those that came from the cache."""
-    return msgspec.structs.replace(finish, num_cached_tokens=req.num_cached_tokens or 0)
+    """Of the prompt, those that came from the cache; and hidden states, where they are wanted."""
+    finish = msgspec.structs.replace(finish, num_cached_tokens=req.num_cached_tokens or 0)
+    if not req.sampling.hidden_states:
+        return finish
+    num_rows = req.num_tokens - (req.num_output_tokens > 0)
+    return msgspec.structs.replace(finish, embedding=b"".join(req.token_vectors[:num_rows]))

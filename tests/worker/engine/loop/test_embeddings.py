@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +129,37 @@ def test_a_vector_of_each_token_whatever_is_cached(tiny_llama: Path, reference: 
     [token_id] = rig.channel.tokens()[5]
     assert told[-1].argmax() == token_id
     assert np.allclose(told.sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("how", ["alone", "in company", "drafted", "retracted", "resumed"])
+def test_hidden_states_are_those_of_the_whole_text(how: str, tiny_llama: Path) -> None:
+    """Of prompt and output but its last token, bit for bit, whatever came in between."""
+    configs: dict[str, dict[str, Any]] = {
+        "drafted": {"speculate": "suffix"},
+        "retracted": {"num_kv_tokens": 256},
+    }
+    rig = Rig(tiny_llama, max_step_tokens=48, **configs.get(how, {}))
+    prompt = [*random_prompt(20, 5), *random_prompt(20, 5)]
+    wish: dict[str, Any] = {"hidden_states": True, "max_tokens": 60, "ignore_eos": True}
+    others = [
+        make_add(run_id, random_prompt(40, run_id), max_tokens=60, ignore_eos=True)
+        for run_id in range(2, 7)
+    ]
+    rig.run(*(() if how == "alone" else others), make_add(1, prompt, **wish))
+    tokens = rig.channel.tokens()[1]
+    assert len(tokens) == 60
+    told = rig.channel.finishes()[1].embedding
+    if how == "retracted":
+        assert rig.channel.steps[-1].load.num_preemptions > 0
+    if how == "drafted":
+        assert rig.channel.steps[-1].load.num_accepted > 0
+    if how == "resumed":
+        rig.run(make_add(9, prompt, tokens[:31], **wish))
+        told = rig.channel.finishes()[9].embedding
+    every = PoolingParams(PoolingKind.LAST, normalize=False, each_token=True)
+    whole = Rig(tiny_llama)
+    whole.run(make_add(1, [*prompt, *tokens[:-1]], pooling=every))
+    assert told == finish_of(whole, 1).embedding
 
 
 def test_a_retraction_in_the_middle(tiny_llama: Path, reference: Reference) -> None:
