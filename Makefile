@@ -22,7 +22,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-guidellm test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-start bench-autoscale-sim bench-spot chaos screenshots page-libraries wheel clean
+.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-guidellm test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-scale bench-start bench-autoscale-sim bench-spot chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -56,6 +56,7 @@ help:
 	@echo "                       (ARGS='--servers 3' for a NATS cluster)"
 	@echo "make bench-fairness    waiting times of a tenant with few requests beside one with many"
 	@echo "make bench-fork        the first token of a fork, beside the same tokens as a prompt"
+	@echo "make bench-scale       how cost grows with streams, workers, partitions, queue and tenants"
 	@echo "make bench-start       how long 'make serve' takes until it is ready, and on what"
 	@echo "make screenshots       the pictures of the page in docs/images (needs a Chromium)"
 	@echo "make page-libraries    the libraries of the page, as their manifest names them"
@@ -186,7 +187,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-start: $(STAMP)
+bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-scale bench-start: $(STAMP)
 	$(BIN)/python -m $(subst -,.,$@) $(ARGS)
 
 bench-autoscale-sim: $(STAMP)
