@@ -12,7 +12,8 @@ its own: nothing comes from a prefix cache but what the workload itself shares.
     make bench-engine ARGS='--http --peers vllm'
     make bench-engine ARGS='--gguf Q4_K_M --peers llamacpp --num-threads 1 --only W6,W7'
 
-With --gguf llama.cpp quantises the checkpoint, and both read that file. CPU of a token is exact on
+With --gguf llama.cpp quantises the checkpoint, and both read that file, or ours makes its own codes
+with --set quantization=int4. CPU of a token is exact on
 a busy machine with one thread alone: several wait for each other, and turn while they do.
 
 TTFT is counted from the moment all requests are handed over. Peak memory is the resident set of all
@@ -105,7 +106,8 @@ def main(
     our_model = model.resolve()
     if gguf:
         file = quantized_file(our_model, gguf, peers_dir, their_flags)
-        our_model = checkpoint_folder(file)
+        if not any(setting.startswith("quantization=") for setting in set_):
+            our_model = checkpoint_folder(file)
         bytes_per_value = file.stat().st_size / shape.num_parameters
 
     def start(name: str, log_path: Path) -> RunnerProcess:
