@@ -6,16 +6,14 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 PIP_ARGS ?=
 ARGS ?=
-# Tests wait for processes and clocks, too: six take 16 minutes on two cores, of which four take 17.
+# Tests wait for processes and clocks, too: more of them than there are cores.
 TEST_PROCESSES ?= 6
 
 BIN := $(VENV)/bin
 # Tests start hundreds of Python processes, which need not all compile the same.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest
-# A process takes a module at a time, in the order of tests/order.py.
-BY_MODULE := --dist loadfile --no-loadscope-reorder
-PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) $(BY_MODULE)
+PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES)
 # What is installed: what serving needs, or that and the tools of developers.
 SERVE_STAMP := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
@@ -101,9 +99,9 @@ lock: $(STAMP)
 
 # No broker, no processes, no torch: tests/fast_tests.py. Some wait for a clock: with a process more
 # than there are cores, none of these is idle meanwhile.
-FAST_PROCESSES ?= $(shell expr $$(nproc) + 1)
+FAST_PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 7 ? n + 1 : 8)))
 test-fast: $(STAMP)
-	$(PYTEST) -n $(FAST_PROCESSES) --maxprocesses 8 $(BY_MODULE) --fast $(ARGS)
+	$(PYTEST) -n $(FAST_PROCESSES) --fast $(ARGS)
 
 test-integration: $(STAMP)
 	$(PYTEST_PARALLEL) -m "integration and not gpu" $(ARGS)

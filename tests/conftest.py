@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tracemalloc  # noqa: F401 - pytest imports it while garbage is collected: too late
+import types
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis  # its plugin, too, imports it, in the summary: too deep there
 import pytest
-from xdist.remote import Producer
 
 from shared.cli.garbage import importing_much
 from tests.fast_tests import NUM_FAST_EXAMPLES, FastTests
 from tests.nats_server import NatsServer
-from tests.order import ByModule, spread
+from tests.processes import TestProcesses
 from tests.reruns import FailureTeller, forbid_reruns
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads before tests/processes.py forks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast", action="store_true", help="no process, no broker, nothing with torch"
     )
+    parser.getgroup("processes")._addoption(  # its public name takes no lower-case letter
+        "-n", dest="num_processes", type=int, default=0, help="so many processes run the tests"
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    # Else programs that are forked import pytest, which this process runs.
+    sys.modules["__main__"] = types.ModuleType("__main__")
     # As worker/engine_link/engine_launch.py has it, before torch is imported: threads that spin
     # take the core that another process of tests needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -45,24 +53,27 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         hypothesis.settings.load_profile("fast")
         config.pluginmanager.register(FastTests(), "fast-tests")
-    # In the process that reports: of several that run tests none has a terminal.
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not hasattr(config, "workerinput"):
+    if reporter is not None:
         config.pluginmanager.register(FailureTeller(reporter), "failure-teller")
+    num_processes = config.getoption("num_processes")
+    if num_processes and reporter is not None and not config.getoption("usepdb"):
+        config.pluginmanager.register(TestProcesses(reporter, num_processes), "test-processes")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Modules and tests stay until the end: no test has to look through them for garbage."""
-    with importing_much():
+    with importing_much(), pytest.MonkeyPatch.context() as meanwhile:
+        meanwhile.setenv("TOKENIZERS_PARALLELISM", "false")  # as above
         found = yield
     gc.freeze()
     return found
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByModule | None:
-    return ByModule(config, log) if config.getoption("dist") == "loadfile" else None
+def pytest_unconfigure() -> None:
+    """What is not freed at the end is told by nanobind, whose objects Triton has."""
+    gc.unfreeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -70,10 +81,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.integration)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     forbid_reruns(items)
-    if hasattr(config, "workerinput"):
-        items[:] = spread(items)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import gc
 import io
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import runpy
 import signal
@@ -109,6 +111,18 @@ class ForkedProgram:
         self.send_signal(signal.SIGKILL)
 
 
+def share_server() -> None:
+    """Start it now, for all processes that are forked from this one."""
+    multiprocessing.forkserver.ensure_running()
+    os.register_at_fork(after_in_child=_use_server_of_parent)
+
+
+def _use_server_of_parent() -> None:
+    # It asks whether the server is a child of its own.
+    server: Any = multiprocessing.forkserver._forkserver
+    server.ensure_running = multiprocessing.resource_tracker.ensure_running
+
+
 def run_program(
     *words: str,
     cwd: Path = REPOSITORY,
@@ -173,6 +187,7 @@ class ModuleWords(NamedTuple):
 
 def _run(words: ModuleWords, cwd: Path, env: Mapping[str, str], out: Path, err: Path) -> NoReturn:
     """In the server's child."""
+    _end_with_starter()
     os.setsid()
     for file, fd in ((Path(os.devnull), 0), (out, 1), (err, 2)):
         opened = os.open(file, os.O_RDWR | os.O_APPEND)
@@ -189,6 +204,7 @@ def _call(
     args: Sequence[object],
 ) -> NoReturn:
     """In the server's child."""
+    _end_with_starter()
     os.setsid()
     _forget_server({**env, "PYTHONPATH": str(REPOSITORY)})
     try:
@@ -207,6 +223,18 @@ def _become(words: ModuleWords, env: Mapping[str, str]) -> NoReturn:
     _show_command_line(words.argv)
     sys.argv[:] = [words.module, *words.args]
     _leave(contextvars.Context().run(_status_of, words.module))
+
+
+def _end_with_starter() -> None:
+    """The kernel kills this process when the one that asked for it ends, by whatever."""
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+    pipe = starter.sentinel
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if not starter.is_alive():  # it ended before the kernel was asked
+        os._exit(1)
 
 
 def _forget_server(env: Mapping[str, str]) -> None:
@@ -297,7 +325,7 @@ def _fork_or_exec(
         if starts_session:
             os.setsid()
         if parent is not None:
-            _die_with(parent)
+            end_with(parent)
         _become(words, dict(os.environ) if env is None else environ)
     finally:
         os._exit(255)
@@ -321,8 +349,8 @@ def _take_files(pipes: Sequence[int], kept_fds: Collection[int]) -> None:
         os.set_inheritable(fd, True)
 
 
-def _die_with(parent: int) -> None:
+def end_with(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
     """As deploy/local/die_with_parent.py does."""
-    ctypes.CDLL(None, use_errno=True).prctl(die_with_parent._PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None, use_errno=True).prctl(die_with_parent._PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         os._exit(1)

@@ -20,14 +20,14 @@ from tests.freezing import freeze, thaw
 # Below those that systems give to connections that go out: none of these takes the port of a
 # server that does not listen yet, or was killed, and who tries to reach it does not meet itself.
 _PORTS = range(10_000, 32_768)
+PROCESS = "JETFLOCK_TEST_PROCESS"  # which of those that run tests this one is, and of how many
 
 
 @functools.cache
 def _our_ports() -> Iterator[int]:
     """The share of this process among those that run tests, in an order of its own."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    ports = list(_PORTS[worker::num_workers])
+    number, _, num_processes = os.environ.get(PROCESS, "0/1").partition("/")
+    ports = list(_PORTS[int(number) :: int(num_processes)])
     random.SystemRandom().shuffle(ports)
     return itertools.cycle(ports)
 

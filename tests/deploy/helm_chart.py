@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from helm_python import chart as helm
 
 from tests.deploy.local_stack import REPOSITORY
 
@@ -65,6 +64,8 @@ class HelmChart:
         self, values: Values | None = None, release: str = "jf", *, is_upgrade: bool = False
     ) -> Rendered:
         """As `helm install` and `helm upgrade` do: values are checked first. Raises HelmError."""
+        from helm_python import chart as helm  # late: it starts Go's threads
+
         with helm.Chart.load(self.path) as chart:
             chart.validate_schema(values or {})
             files = chart.render(
@@ -86,6 +87,8 @@ class HelmChart:
 
     def lint(self, values: Values | None = None) -> list[str]:
         """Errors and warnings of `helm lint --strict`."""
+        from helm_python import chart as helm
+
         report = helm.lint(self.path, values or {}, strict=True)
         return [
             *report["errors"],

@@ -13,7 +13,6 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from helm_python.errors import HelmError, HelmValuesError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +96,8 @@ def test_lint_finds_nothing(chart: HelmChart, case: str) -> None:
     ],
 )
 def test_unknown_or_impossible_values_are_refused(chart: HelmChart, values: Values) -> None:
+    from helm_python.errors import HelmValuesError  # late: as in helm_chart.py
+
     with pytest.raises(HelmValuesError):
         chart.render(values)
 
@@ -172,6 +173,8 @@ def bundled_nats(**config: Values) -> Values:
 def test_what_cannot_work_is_refused_with_a_sentence(
     chart: HelmChart, values: Values, sentence: str
 ) -> None:
+    from helm_python.errors import HelmError
+
     with pytest.raises(HelmError) as refused:
         chart.render(values)
     assert sentence in str(refused.value).replace('\\"', '"')
