@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_it_says_what_it_can_hold(tiny_llama: Path) -> None:
         300,
         16,
         992,
-        512,
+        160,
         ready.one_token_step_s,
         496,
         ready.startup_s,
@@ -85,13 +86,15 @@ def test_a_released_cache_takes_no_memory_until_it_is_used_again(
     if family in RECURRENT:
         model_type, overrides = RECURRENT[family]
         path = save_tiny_model(tmp_path, model_type, **overrides)
+    gc.collect()
+    others_kb = shared_memory_kb()  # of engines of other tests
     rig = Rig(path)
     prompt = random_prompt(200, 7)
     [before] = rig.run(make_add(1, prompt, max_tokens=3, ignore_eos=True)).values()
     assert len(before) == 3
-    used_kb = shared_memory_kb()
+    used_kb = shared_memory_kb() - others_kb
     rig.run(ReleaseCache())
-    assert shared_memory_kb() < used_kb / 4
+    assert shared_memory_kb() - others_kb < used_kb / 4
     tokens = rig.run(make_add(2, prompt, max_tokens=3, ignore_eos=True))
     assert tokens[2] == before
     assert rig.channel.finishes()[2].num_cached_tokens == 0
