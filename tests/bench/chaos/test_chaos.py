@@ -30,13 +30,13 @@ PLAN = SuitePlan(
     num_disturbed=1,
     num_clients=8,
     num_cases=11,  # one of each kind
-    max_tokens=300,
+    max_tokens=160,
     num_mixed=1,
     flock=FlockPlan(ack_wait_s=3.0),
 )
 
 
-BUSY_PLAN = replace(PLAN, num_clients=16, num_cases=22)
+BUSY_PLAN = replace(PLAN, num_clients=16, num_cases=22, max_tokens=300)
 
 
 def run_plan(folder: Path, plan: SuitePlan) -> Ledger:
@@ -85,7 +85,7 @@ def test_with_replay_off_the_suite_reports_violations(tmp_path: Path) -> None:
     A frontend whose connection is half open misses text for good, so that one fault is enough.
     """
     flock = FlockPlan(num_detoks=1, num_workers=1, ack_wait_s=2.0)
-    plan = replace(PLAN, num_clients=6, num_cases=6, num_mixed=0, flock=flock)
+    plan = replace(BUSY_PLAN, num_clients=6, num_cases=6, num_mixed=0, flock=flock)
     ledger = call_forked(run_plan, tmp_path, control_plan(plan, "replay"), timeout_s=TIMEOUT_S)
     assert ledger.violations, "the suite is blind"
     assert missed_demands(ledger)
