@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis  # its plugin, too, imports it, in the summary: too deep there
+import psutil
 import pytest
 
 from shared.cli.garbage import importing_much
@@ -19,6 +20,7 @@ from tests.nats_server import NatsServer
 from tests.processes import TestProcesses
 from tests.reruns import FailureTeller, forbid_reruns
 
+MEMORY, MIN_ROOM = "/dev/shm", 6 << 30
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads before tests/processes.py forks
 
 
@@ -53,12 +55,22 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         hypothesis.settings.load_profile("fast")
         config.pluginmanager.register(FastTests(), "fast-tests")
+    if _has_room(MEMORY):  # where no server of a test waits for a disk
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         config.pluginmanager.register(FailureTeller(reporter), "failure-teller")
     num_processes = config.getoption("num_processes")
     if num_processes and reporter is not None and not config.getoption("usepdb"):
         config.pluginmanager.register(TestProcesses(reporter, num_processes), "test-processes")
+
+
+def _has_room(folder: str) -> bool:
+    """For the files of tests, of which some are programs."""
+    if not os.path.isdir(folder) or psutil.virtual_memory().available < MIN_ROOM:
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize > MIN_ROOM and not found.f_flag & os.ST_NOEXEC
 
 
 @pytest.hookimpl(wrapper=True)

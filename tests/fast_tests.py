@@ -15,6 +15,8 @@ LEFT_OUT = (
     "bench/test_gpu_bench.py",
     "deploy/test_demo_model.py",
     "deploy/test_helm_chart.py",
+    "docs/test_client_contract.py",
+    "docs/test_model_table.py",
     "e2e",
     "frontend/page",
     "shared/gguf/test_tokenizers.py",
