@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 
 from worker.engine.layers.state_layer import ScannedRows, ScanOrder, StateMark
 
 LENS = (7, 1, 12, 1, 30)
-
-
-@contextmanager
-def on_threads(num_threads: int) -> Iterator[None]:
-    usual = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)
 
 
 def in_scan(

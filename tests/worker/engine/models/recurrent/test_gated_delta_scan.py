@@ -8,8 +8,8 @@ import torch
 from tests.worker.engine.models.recurrent.scanned_texts import (
     assert_cut_anywhere,
     in_scan,
-    on_threads,
 )
+from worker.engine.device.torch_threads import torch_threads
 from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan
 
 NUM_HEADS, VALUE_DIM = 6, 21
@@ -51,7 +51,7 @@ def test_a_text_in_company_and_in_pieces(
 ) -> None:
     """With a decay for each head, or for each value of its key."""
     num_decays = key_dim if has_own_decays else 1
-    with on_threads(num_threads):
+    with torch_threads(num_threads):
         assert_cut_anywhere(
             gated_delta_scan,
             lambda num_tokens, seed: make_tokens(num_tokens, key_dim, seed, num_decays),

@@ -8,8 +8,8 @@ import torch
 from tests.worker.engine.models.recurrent.scanned_texts import (
     assert_cut_anywhere,
     in_scan,
-    on_threads,
 )
+from worker.engine.device.torch_threads import torch_threads
 from worker.engine.layers.state_layer import ScannedRows, ScanOrder
 from worker.engine.models.recurrent.selective_scan import selective_scan
 
@@ -66,7 +66,7 @@ def test_a_text_in_company_and_in_pieces(
     def scan(rows: ScannedRows, times: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         return selective_scan(rows, times, rates, *others)
 
-    with on_threads(num_threads):
+    with torch_threads(num_threads):
         assert_cut_anywhere(
             scan,
             lambda num_tokens, seed: make_tokens(num_tokens, state_size, seed),
