@@ -39,9 +39,7 @@ from shared.snapshot.cluster_reader import ClusterReader
 
 _NAME = "jetflock admin"
 _SUMMARY = """\
-Pause, drain, abort, flush, ask: workers of a running service, over NATS.
-
-Orders go to all workers, unless --model or --worker (once or more often) names some."""
+Orders over NATS to all workers, unless --model or --worker (once or more often) names some."""
 
 _Config = Annotated[ServiceConfig, FLAT]
 _DEFAULTS = ServiceConfig()

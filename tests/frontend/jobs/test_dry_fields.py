@@ -78,17 +78,17 @@ async def test_what_is_out_of_bounds_is_named(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "place"),
     [
-        ("dry_multiplier", "1"),
-        ("dry_allowed_length", 1.5),
-        ("dry_sequence_breakers", "\n"),
-        ("dry_sequence_breakers", [["\n"]]),
+        ("dry_multiplier", "1", ""),
+        ("dry_allowed_length", 1.5, ""),
+        ("dry_sequence_breakers", "\n", ""),
+        ("dry_sequence_breakers", [["\n"]], "[0]"),
     ],
 )
-async def test_wrong_types_are_named(name: str, value: Any) -> None:
+async def test_wrong_types_are_named(name: str, value: Any, place: str) -> None:
     body = completion_body(dry_multiplier=1) | {name: value}
-    await assert_refused("completions", body, 400, name, "invalid_type")
+    await assert_refused("completions", body, 400, name + place, "invalid_type")
 
 
 def test_breakers_in_too_many_tokens_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shared.telemetry.log import get_logger
 from worker.engine.device.cache_folder import cache_folder
 from worker.engine.device.cache_lock import cache_lock
 from worker.engine.native.kernel_set import KernelSet
-from worker.engine.packed.packed_file import CHECKSUM_BYTES
 
 SOURCE = "decoder.cpp"
+_CHECKSUM_PARTS = 4  # kChecksumParts
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: no compiler may take a product and a sum for one instruction where another does
 # not, so all builds of a kernel set make the same bits.
@@ -208,9 +206,11 @@ class NativeLibrary:
 
     def checksum(self, data: memoryview) -> bytes:
         """The `Checksum` of packed files; of one byte or more."""
-        sums = ctypes.create_string_buffer(CHECKSUM_BYTES)
+        import numpy as np  # which the image's build of this library has not
+
+        sums = (ctypes.c_uint32 * _CHECKSUM_PARTS)()
         self._checksum(np.frombuffer(data, np.uint8).ctypes.data, len(data), sums)
-        return sums.raw
+        return bytes(sums)
 
     @classmethod
     def load(cls, kernel_set: KernelSet) -> NativeLibrary:
