@@ -22,6 +22,9 @@ from tests.reruns import FailureTeller, forbid_reruns
 
 MEMORY, MIN_ROOM = "/dev/shm", 6 << 30
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads before tests/processes.py forks
+# As worker/engine_link/engine_launch.py has it, before torch is imported: threads that spin take
+# the core that another process of tests needs.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,9 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Else programs that are forked import pytest, which this process runs.
     sys.modules["__main__"] = types.ModuleType("__main__")
-    # As worker/engine_link/engine_launch.py has it, before torch is imported: threads that spin
-    # take the core that another process of tests needs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # How long one example takes, and how long it takes to make it, is up to the machine.
     hypothesis.settings.register_profile(
         "any machine",
