@@ -159,12 +159,18 @@ async def test_a_stream_survives_the_order_to_kill_its_worker(scripted_stack: Lo
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    async def busy_worker() -> dict[str, Any]:
+        while True:  # their next heartbeats tell it
+            cards = json.loads(await asyncio.to_thread(admin, "workers", "--json"))
+            found: list[dict[str, Any]] = [card for card in cards if card["running"]]
+            if len(found) == 1:
+                return found[0]
+
     async with Client(scripted_stack.nats_url) as client:
         params: dict[str, Any] = {"max_tokens": 1000, "seed": 8, "ignore_eos": True}
         job = client.generate_async("Once upon a time", **params)
         await anext(aiter(job))
-        cards = json.loads(await asyncio.to_thread(admin, "workers", "--json"))
-        [busy] = [card for card in cards if card["running"]]
+        busy = await busy_worker()
         engine = psutil.Process(busy["pid"]).children()
         assert await asyncio.to_thread(admin, "kill", busy["worker"]) == f"{busy['worker']}\tok\n"
         result = await job.aresult(60)

@@ -70,6 +70,11 @@ def test_it_takes_long(slow):
 """
 
 
+def hear_ctrl_c() -> None:
+    """Also where these tests run behind a shell that goes on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(folder: Path, **modules: str) -> subprocess.Popen[str]:
     for name, text in modules.items():
         (folder / f"test_{name}.py").write_text(text)
@@ -78,6 +83,7 @@ def start(folder: Path, **modules: str) -> subprocess.Popen[str]:
          "--tb=short", "-c", REPOSITORY / "pyproject.toml", "--rootdir", folder,
          "--basetemp", folder / "base", "-n", "2", folder],
         cwd=REPOSITORY, stdout=subprocess.PIPE, text=True,
+        preexec_fn=hear_ctrl_c,
     )  # fmt: skip
 
 

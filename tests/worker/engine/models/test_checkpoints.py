@@ -42,7 +42,7 @@ def load(path: Path, **config: Any) -> FakeChannel:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not supported: it has rec"),
+        ({"architectures": ["RwkvForCausalLM"]}, "RwkvForCausalLM is not supported: it has rec"),
         ({"architectures": ["PhimoeForCausalLM"]}, "PhimoeForCausalLM is not the text decoder of"),
         ({"architectures": None}, r"'architectures' must name one, not \[\]"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
