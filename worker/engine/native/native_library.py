@@ -187,7 +187,7 @@ class NativeLibrary:
         obstacle: bytes | None = prepare()
         if obstacle is not None:
             raise NativeUnavailable(obstacle.decode())
-        self._checksum = _function(library, "checksum", None, (pointer, integer, ctypes.c_char_p))
+        self._checksum = _function(library, "checksum", None, (pointer, integer, pointer))
         self.free = _function(library, "free", None, (pointer,))
         self.decoder_new = _function(
             library, "decoder_new", pointer, (shape, layers, integer, small)

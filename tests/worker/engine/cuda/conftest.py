@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+from shared.cli.garbage import importing_much
 from worker.engine.cuda.cuda_device import CudaDevice
 
 HAS_GPU = torch.cuda.is_available()
@@ -18,12 +20,14 @@ if not HAS_GPU:
 
 
 @pytest.fixture
-def interpreter() -> None:
+def interpreter() -> Iterator[None]:
     """Skips where Triton's interpreter does not run."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed: pip install triton")
     if HAS_GPU:
         pytest.skip("there is a GPU: Triton's interpreter is not used")
+    with importing_much():  # it parses kernels, which Python 3.11 cannot where garbage is collected
+        yield
 
 
 @pytest.fixture(params=["interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])
