@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -175,6 +175,18 @@ def convert(body: Any, body_type: type[T], prefix: str = "") -> T:
         return msgspec.convert(body, body_type)
     except msgspec.ValidationError as exc:
         raise type_error(exc, body, body_type, prefix) from exc
+
+
+def some_messages(messages: Sequence[T] | None, where: str = "messages") -> Sequence[T]:
+    """One at least, and no more than a body may hold. Raises InvalidRequest."""
+    if not messages:
+        raise InvalidRequest(
+            f"'{where}' is required and holds at least one message",
+            param=where,
+            code="missing_field" if messages is None else "invalid_value",
+        )
+    check_num_messages(len(messages))
+    return messages
 
 
 def check_num_messages(count: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from frontend.fields.request_body import check_num_messages
+from frontend.fields.request_body import some_messages
 from frontend.images.source import ImageSource, ImageUrl
 from frontend.models.message_parts import joined
 from frontend.surfaces.chat.messages import Conversation, TextPart
@@ -90,17 +90,10 @@ def conversation_of(
     system: str | Sequence[TextPart] | None, turns: Sequence[Turn] | None
 ) -> Conversation:
     """Raises InvalidRequest."""
-    if not turns:
-        raise InvalidRequest(
-            "'messages' is required and holds at least one message",
-            param="messages",
-            code="missing_field" if turns is None else "invalid_value",
-        )
-    check_num_messages(len(turns))
     reader = _Reader()
     if system:
         reader.say("system", _placed(system, "system"))
-    for role, blocks in _merged(turns):
+    for role, blocks in _merged(some_messages(turns)):
         reader.read(role, blocks)
     return Conversation(reader.messages, reader.images)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from frontend.fields.request_body import check_num_messages, convert
+from frontend.fields.request_body import convert, some_messages
 from frontend.images.source import Detail, ImageSource, ImageUrl
 from frontend.models.message_parts import joined
 from frontend.surfaces.tools.tool_messages import PastCall, checked_call
@@ -73,18 +73,12 @@ class Conversation:
     @classmethod
     def of(cls, messages: list[dict[str, Any]] | None, where: str = "messages") -> Self:
         """Raises InvalidRequest."""
-        if not messages:
-            raise InvalidRequest(
-                f"'{where}' is required and holds at least one message",
-                param=where,
-                code="missing_field" if messages is None else "invalid_value",
-            )
-        check_num_messages(len(messages))
+        given = some_messages(messages, where)
         images: list[ImageSource] = []
-        typed = convert(messages, list[GivenMessage], where)
+        typed = convert(given, list[GivenMessage], where)
         checked = [
-            _checked(given, message, f"{where}[{i}]", images)
-            for i, (given, message) in enumerate(zip(messages, typed, strict=True))
+            _checked(raw, message, f"{where}[{i}]", images)
+            for i, (raw, message) in enumerate(zip(given, typed, strict=True))
         ]
         return cls(checked, images)
 

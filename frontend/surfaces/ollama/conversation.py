@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.fields.request_body import check_num_messages
+from frontend.fields.request_body import some_messages
 from frontend.images.source import ImageSource
 from frontend.models.message_parts import joined
 from frontend.surfaces.chat.messages import Conversation
 from frontend.surfaces.tools.tool_messages import PastFunction, arguments_of
-from shared.errors import InvalidRequest
 
 Base64Images = list[str]
 
@@ -39,16 +38,9 @@ class OllamaTurn(msgspec.Struct):
 
 def conversation_of(messages: Sequence[OllamaTurn] | None) -> Conversation:
     """Raises InvalidRequest."""
-    if not messages:
-        raise InvalidRequest(
-            "'messages' is required and holds at least one message",
-            param="messages",
-            code="missing_field" if messages is None else "invalid_value",
-        )
-    check_num_messages(len(messages))
     calls = OpenCalls()
     conversation = Conversation([], [])
-    for i, message in enumerate(messages):
+    for i, message in enumerate(some_messages(messages)):
         where = f"messages[{i}]"
         said: dict[str, Any] = {"role": message.role}
         say(conversation, said, message.content or "", message.images, f"{where}.images")
