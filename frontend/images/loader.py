@@ -153,7 +153,7 @@ class ImageLoader:
             raise UnsupportedParameter(
                 sources[0].where, f"is an image, and the model '{model.name}' takes no images"
             )
-        if sources and model.takes_no_images:
+        if sources and model.limits.takes_no_images:
             raise UnsupportedParameter(
                 sources[0].where,
                 f"is an image, and no worker of the model '{model.name}' takes images now: those "

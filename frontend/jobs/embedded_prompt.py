@@ -53,7 +53,7 @@ async def embedded_prompt(
     encoder: PromptEncoder, caller: Caller, model: ServedModel, given: GivenEmbeds, name: str
 ) -> Prompt:
     """Raises InvalidRequest."""
-    if model.takes_no_embeds:
+    if model.limits.takes_no_embeds:
         raise UnsupportedParameter(
             name, f"is not possible: no worker of the model '{model.name}' reads embeddings now"
         )

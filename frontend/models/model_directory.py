@@ -14,7 +14,7 @@ from frontend.models.token_search import TokenSearch
 from frontend.models.tokenizer_facts import FillInMiddle, TokenizerFacts
 from frontend.text.token_texts import TokenTexts
 from shared.catalog.model_catalog import ModelCatalog
-from shared.catalog.model_status import ModelStatus, PoolHeartbeats, Standing
+from shared.catalog.model_status import NO_LIMITS, Limits, ModelStatus, PoolHeartbeats, Standing
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import (
     BrokerError,
@@ -88,9 +88,7 @@ class ServedModel:
     card: ModelCard
     text: ModelText
     adapter: AdapterCard | None = None  # that was asked for, on top of the model
-    takes_no_images: bool = False  # its workers do not, whatever its card says
-    takes_no_embeds: bool = False
-    tells_no_hidden: bool = False
+    limits: Limits = NO_LIMITS  # of its workers
 
     @property
     def name(self) -> str:
@@ -263,7 +261,7 @@ class ModelDirectory:
         card, adapter, _ = await self.find(name)
         standing = self._standings.get(card.pool, _FORGOTTEN)
         text = await self.text(card.tokenizer_hash)
-        return ServedModel(card, text, adapter, *standing[2:])
+        return ServedModel(card, text, adapter, standing.limits)
 
     async def only_model(self) -> ServedModel:
         """The one that is served, whatever its adapters. Raises InvalidRequest."""

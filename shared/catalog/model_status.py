@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import msgspec
@@ -31,24 +31,35 @@ class ModelStatus(enum.StrEnum):
         return self not in (ModelStatus.FAILED, ModelStatus.ABSENT)
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What workers do not do, whatever the card of their model says: as their own cards tell it."""
+
+    takes_no_images: bool = False
+    takes_no_embeds: bool = False
+    tells_no_hidden: bool = False
+
+    def with_another(self, other: Limits) -> Limits:
+        """Of both: what one of them does is done."""
+        names = Limits.__struct_fields__
+        return Limits(**{name: getattr(self, name) and getattr(other, name) for name in names})
+
+
+NO_LIMITS = Limits()
+
+
 class Standing(NamedTuple):
     """A model's status, of one that failed the last words of its workers, and what they lack."""
 
     status: ModelStatus
     failure: str = ""
-    takes_no_images: bool = False  # its workers do not, whatever its card says
-    takes_no_embeds: bool = False
-    tells_no_hidden: bool = False
+    limits: Limits = NO_LIMITS
 
 
-class _WorkerStanding(msgspec.Struct, frozen=True):
+class _WorkerStanding(Limits, frozen=True, kw_only=True):
     """What counts here of a worker card."""
 
     pool: str
     state: str
-    takes_no_images: bool = False
-    takes_no_embeds: bool = False
-    tells_no_hidden: bool = False
 
     @property
     def is_at_work(self) -> bool:
@@ -66,31 +77,22 @@ class PoolHeartbeats:
 
     states: dict[str, list[str]]
     supervisors: dict[str, list[RoleCard]]
-    without_images: frozenset[str] = frozenset()  # pools none of whose workers take any
-    without_embeds: frozenset[str] = frozenset()
-    without_hidden: frozenset[str] = frozenset()
+    limits: dict[str, Limits] = field(default_factory=dict)  # of all that are at work
 
     @classmethod
     def of(cls, workers: Iterable[KvEntry], roles: Iterable[KvEntry]) -> Self:
         """Reads the entries of both buckets; what cannot be read is nobody's heartbeat."""
         states: dict[str, list[str]] = defaultdict(list)
-        at_work: set[str] = set()
-        seeing: set[str] = set()
-        taking_embeds: set[str] = set()
-        telling_hidden: set[str] = set()
+        limits: dict[str, Limits] = {}
         for worker in readable(_WorkerStanding, workers):
             states[worker.pool].append(worker.state)
             if worker.is_at_work:
-                at_work.add(worker.pool)
-                seeing |= set() if worker.takes_no_images else {worker.pool}
-                taking_embeds |= set() if worker.takes_no_embeds else {worker.pool}
-                telling_hidden |= set() if worker.tells_no_hidden else {worker.pool}
+                limits[worker.pool] = worker.with_another(limits.get(worker.pool, worker))
         supervisors: dict[str, list[RoleCard]] = defaultdict(list)
         for card in readable(RoleCard, roles):
             if card.role == SUPERVISOR:
                 supervisors[card.pool].append(card)
-        lacking = (frozenset(at_work - each) for each in (seeing, taking_embeds, telling_hidden))
-        return cls(states, supervisors, *lacking)
+        return cls(states, supervisors, limits)
 
     def has(self, pool: str) -> bool:
         """Whether somebody serves the model, or looks after its workers."""
@@ -104,14 +106,11 @@ class PoolHeartbeats:
         """How the model with this card stands."""
         states = self.states.get(card.pool, ())
         supervisors = self.supervisors.get(card.pool, ())
-        lacks = [
-            card.pool in pools
-            for pools in (self.without_images, self.without_embeds, self.without_hidden)
-        ]
+        limits = self.limits.get(card.pool, NO_LIMITS)
         if WorkerState.READY in states:
-            return Standing(ModelStatus.READY, "", *lacks)
+            return Standing(ModelStatus.READY, limits=limits)
         if any(state in _PAUSED for state in states):
-            return Standing(ModelStatus.PAUSED, "", *lacks)
+            return Standing(ModelStatus.PAUSED, limits=limits)
         if failure := _failure_of_all(supervisors):
             return Standing(ModelStatus.FAILED, failure)
         if WorkerState.LOADING in states:

@@ -252,7 +252,7 @@ def _logprob_options(body: GenerateBody, fields: SamplingFields, vocab_size: int
 def _check_hidden(sampling: Sampling, model: ServedModel) -> None:
     """Raises UnsupportedParameter."""
     name, logprobs = "return_hidden_states", sampling.logprobs
-    if model.tells_no_hidden:
+    if model.limits.tells_no_hidden:
         raise UnsupportedParameter(
             name, f"is not possible: no worker of the model '{model.name}' tells them now"
         )

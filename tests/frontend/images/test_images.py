@@ -23,7 +23,7 @@ from frontend.models.message_parts import joined, with_parts
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.anthropic.conversation import Turn, conversation_of
 from frontend.surfaces.chat.chat_request import ChatRequests
-from shared.catalog.model_status import PoolHeartbeats
+from shared.catalog.model_status import Limits, PoolHeartbeats
 from shared.errors import RequestError
 from shared.protocol.image_sizes import AreaSize, PixelSize
 from shared.protocol.model_cards import VisionCard
@@ -362,7 +362,9 @@ async def test_workers_that_take_no_images() -> None:
 
     class Blind(FakeCatalog):
         async def heartbeats(self) -> PoolHeartbeats:
-            return PoolHeartbeats({card.pool: ["ready"]}, {}, frozenset({card.pool}))
+            return PoolHeartbeats(
+                {card.pool: ["ready"]}, {}, {card.pool: Limits(takes_no_images=True)}
+            )
 
     bundle = make_seeing_bundle()
     card = make_seeing_card(bundle)

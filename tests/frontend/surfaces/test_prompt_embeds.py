@@ -12,7 +12,7 @@ import pytest
 
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ModelDirectory
-from shared.catalog.model_status import PoolHeartbeats
+from shared.catalog.model_status import Limits, PoolHeartbeats
 from shared.errors import RequestError
 from shared.protocol.model_cards import EmbeddingCard
 from shared.protocol.prompt_object import prompt_data
@@ -42,8 +42,8 @@ def tensor(num_rows: int, width: int = WIDTH) -> str:
 async def job_of(*, surface: str = "completions", is_blind: bool = False, **body: Any) -> Job:
     class Catalog(FakeCatalog):
         async def heartbeats(self) -> PoolHeartbeats:
-            blind = frozenset({card.pool}) if is_blind else frozenset()
-            return PoolHeartbeats({card.pool: ["ready"]}, {}, without_embeds=blind)
+            limits = {card.pool: Limits(takes_no_embeds=is_blind)}
+            return PoolHeartbeats({card.pool: ["ready"]}, {}, limits)
 
     bundle = make_bundle()
     card = make_card(bundle, **CARD)

@@ -67,7 +67,7 @@ def test_images_are_taken_as_long_as_one_worker_takes_them() -> None:
 
     def takes_none(*cards: WorkerCard) -> bool:
         entries = [KvEntry(f"{POOL}.{each.worker}", encode(each), 1, NOW) for each in cards]
-        return PoolHeartbeats.of(entries, ()).standing(CARD).takes_no_images
+        return PoolHeartbeats.of(entries, ()).standing(CARD).limits.takes_no_images
 
     one = msgspec.structs.replace(seeing, worker="b", **blind)
     assert takes_none(one)
