@@ -97,8 +97,8 @@ class DecoderModel:
             residual = residual + functional.embedding(batch.positions, self._positions)
         if self._config.norms_embeddings:
             residual = self._norm.of(residual)
-        for places, rows in batch.image_rows:
-            residual[places] = rows[0].to(residual.dtype)
+        for each in batch.image_rows:
+            each.put_into(residual)
         given = None if self._inputs is None else self._inputs.of(batch, residual)
         delta = torch.zeros_like(residual)
         self._ops.begin(batch.rope_positions)

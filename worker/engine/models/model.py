@@ -20,6 +20,10 @@ class ImageRows(NamedTuple):
     rows: torch.Tensor  # [1 + num_deep, num_rows, hidden_size]: the first in place of embeddings,
     # the others added to what the first layers give. What a request has given itself is float32.
 
+    def put_into(self, embeddings: torch.Tensor) -> None:
+        """[num_tokens, hidden_size], of the tokens of the step."""
+        embeddings[self.places] = self.rows[0].to(embeddings.dtype)
+
 
 class ModelInput(Protocol):
     """Tokens of all requests, one after the other, on the device of the model.

@@ -134,8 +134,8 @@ class SharedBlockLayer:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         residual = residual + delta
         embedded = functional.embedding(batch.input_ids, self._embeddings)
-        for places, rows in batch.image_rows:
-            embedded[places] = rows[0].to(embedded.dtype)
+        for each in batch.image_rows:
+            each.put_into(embedded)
         given = self._block.forward(torch.cat([residual, embedded], dim=-1), self._turn, attention)
         delta, _ = self._layer.forward(self._linear(given), residual, batch, attention)
         return delta, residual

@@ -105,8 +105,8 @@ class TransformersModel:
         if not batch.image_rows:
             return {"input_ids": batch.input_ids[None]}
         embeddings = self._body.get_input_embeddings()(batch.input_ids)
-        for places, rows in batch.image_rows:
-            embeddings[places] = rows[0].to(embeddings.dtype)
+        for each in batch.image_rows:
+            each.put_into(embeddings)
         return {"inputs_embeds": embeddings[None]}
 
     def image_features(self, pixels: torch.Tensor, _: PixelSize) -> torch.Tensor:
