@@ -18,8 +18,7 @@ from shared.protocol.sampling import BeamParams
 from shared.protocol.token_ids import pack_token_ids
 from tests.lora_adapters import save_adapter
 from tests.worker.checkpoints import DEMO_MODEL
-from tests.worker.engine.families import RECURRENT
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_recurrent, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import AddRequest, LoadAdapter, RunEmbeds
 
@@ -58,10 +57,7 @@ def cached(rig: Rig, run_id: int) -> int:
 def test_rows_of_the_table_are_its_tokens_bit_for_bit(
     family: str, tiny_llama: Path, tmp_path: Path
 ) -> None:
-    path = tiny_llama
-    if family in RECURRENT:
-        model_type, overrides = RECURRENT[family]
-        path = save_tiny_model(tmp_path, model_type, **overrides)
+    path = tiny_llama if family == "llama" else save_recurrent(tmp_path, family)
     rig = Rig(path, max_step_tokens=48)
     rows = table_of(path)[PROMPT]
     tokens = rig.run(embedded(1, rows), plain(2), plain(3, random_prompt(20, 9)))

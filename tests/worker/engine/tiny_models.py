@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tests.tiny_decoder import VOCAB_SIZE, tiny_decoder_config
+from tests.worker.engine.families import RECURRENT
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
@@ -59,6 +60,12 @@ def save_tiny_model(
                 buffer += 0.3 * torch.randn(buffer.shape)
     model.save_pretrained(path, max_shard_size=max_shard_size)
     return path
+
+
+def save_recurrent(path: Path, name: str) -> Path:
+    """One of the families that keep states."""
+    model_type, overrides = RECURRENT[name]
+    return save_tiny_model(path, model_type, **overrides)
 
 
 def save_tiny_llama(path: Path, **overrides: Any) -> Path:

@@ -26,7 +26,7 @@ from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.families import RECURRENT
 from tests.worker.engine.models.test_transformers_models import architectures_of
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_recurrent
 from tests.worker.engine_fakes import make_add
 from worker.engine.cache import state_snapshots
 from worker.engine.cache.state_snapshots import num_snapshots
@@ -42,8 +42,7 @@ STATE_BYTES = 3 * 2 * 48 * 4  # three convolutions, which keep two inputs of 48 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model_type, overrides = RECURRENT["lfm2"]
-    return save_tiny_model(tmp_path_factory.mktemp("lfm2"), model_type, **overrides)
+    return save_recurrent(tmp_path_factory.mktemp("lfm2"), "lfm2")
 
 
 @pytest.mark.parametrize(
@@ -166,8 +165,7 @@ def test_without_keys_and_values_tokens_take_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages are counted all the same: requests and prefixes are told by them."""
-    model_type, overrides = RECURRENT["mamba2"]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
+    path = save_recurrent(tmp_path, "mamba2")
     rig = Rig(path, num_kv_tokens=None, max_running=2)
     prompt = random_prompt(200, seed=3)
     for run_id in (1, 2):

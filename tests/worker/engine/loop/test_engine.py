@@ -9,8 +9,7 @@ import torch
 
 from shared.protocol.finish import Finish, FinishReason
 from tests.tiny_decoder import VOCAB_SIZE
-from tests.worker.engine.families import RECURRENT
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_recurrent
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import (
     AbortRequest,
@@ -82,10 +81,7 @@ def test_a_released_cache_takes_no_memory_until_it_is_used_again(
     family: str, tiny_llama: Path, tmp_path: Path
 ) -> None:
     """The second one has recurrent states, too."""
-    path = tiny_llama
-    if family in RECURRENT:
-        model_type, overrides = RECURRENT[family]
-        path = save_tiny_model(tmp_path, model_type, **overrides)
+    path = tiny_llama if family == "llama" else save_recurrent(tmp_path, family)
     gc.collect()
     others_kb = shared_memory_kb()  # of engines of other tests
     rig = Rig(path)

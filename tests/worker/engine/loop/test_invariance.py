@@ -11,7 +11,13 @@ import torch
 from shared.protocol.logprobs import record_bytes
 from shared.protocol.sampling import ThinkingBudget
 from tests.worker.engine.families import FUSED_IN_TORCH, LATENT, MIXTURES, RECURRENT, by_day
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_llama, save_tiny_model
+from tests.worker.engine.tiny_models import (
+    Rig,
+    random_prompt,
+    save_recurrent,
+    save_tiny_llama,
+    save_tiny_model,
+)
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import AbortRequest, AddRequest
 
@@ -283,8 +289,7 @@ def test_a_state_does_not_depend_on_how_its_text_was_cut(tmp_path: Path, family:
 
     What a state does to the next tokens, eight of them tell.
     """
-    model_type, overrides = RECURRENT[family]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
+    path = save_recurrent(tmp_path, family)
     prompt = random_prompt(146, seed=9)
     whole = Rig(path)
     output = whole.run(make_add(1, prompt, max_tokens=70, ignore_eos=True))[1]
@@ -306,8 +311,7 @@ APART = {"lfm2", "qwen3_5 biases"}
 @pytest.mark.parametrize("family", by_day(KINDS_OF_STATES, APART))
 def test_many_short_and_long_texts_keep_their_states_apart(tmp_path: Path, family: str) -> None:
     """More requests than slots, of lengths around blocks, with retractions and aborts."""
-    model_type, overrides = RECURRENT[family]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
+    path = save_recurrent(tmp_path, family)
     adds = [
         make_add(run_id, random_prompt(length, run_id), max_tokens=40, ignore_eos=True)
         for run_id, length in enumerate((1, 3, 63, 64, 65, 127, 128, 129), start=1)

@@ -12,7 +12,7 @@ from shared.protocol.prefix_namespace import PublicPrefix
 from shared.protocol.request import KeepPrefix
 from tests.worker.engine.families import RECURRENT
 from tests.worker.engine.loop.test_invariance import APART
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_recurrent
 from tests.worker.engine_fakes import make_add
 from worker.engine_link.engine_messages import AbortRequest, AddRequest
 
@@ -21,8 +21,7 @@ PROMPT = random_prompt(100, seed=1)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model_type, overrides = RECURRENT["lfm2"]
-    return save_tiny_model(tmp_path_factory.mktemp("lfm2"), model_type, **overrides)
+    return save_recurrent(tmp_path_factory.mktemp("lfm2"), "lfm2")
 
 
 def add(run_id: int, prompt: list[int], max_tokens: int = 4, **options: Any) -> AddRequest:
@@ -54,8 +53,7 @@ def assert_as_alone(path: Path, rig: Rig, *adds: AddRequest) -> None:
     ],
 )
 def test_turns_branches_and_resumed_requests(tmp_path: Path, family: str) -> None:
-    model_type, overrides = RECURRENT[family]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
+    path = save_recurrent(tmp_path, family)
     rig = Rig(path, max_step_tokens=37, num_kv_tokens=512)
     first = add(1, PROMPT, 41)
     answer = rig.run(first)[1]

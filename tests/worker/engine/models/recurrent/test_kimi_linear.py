@@ -8,8 +8,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from shared.checkpoint.model_files import ModelFiles
-from tests.worker.engine.families import RECURRENT
-from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
+from tests.worker.engine.tiny_models import Rig, random_prompt, save_recurrent
 from tests.worker.engine_fakes import make_add
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import read_model_config
@@ -73,8 +72,7 @@ def test_its_configuration(tmp_path: Path) -> None:
 
 
 def test_its_dense_layers_have_names_of_their_own(tmp_path: Path) -> None:
-    model_type, overrides = RECURRENT["kimi_linear"]
-    path = save_tiny_model(tmp_path, model_type, **overrides)
+    path = save_recurrent(tmp_path, "kimi_linear")
     add = make_add(1, random_prompt(20, seed=3), max_tokens=5, ignore_eos=True)
     here = Rig(path).run(add)
     file, dense = path / "model.safetensors", "model.layers.0.block_sparse_moe."
