@@ -1,7 +1,8 @@
 """Gives a request under which workers died a worker for itself: nobody else dies with it again.
 
 When workers die that hold thousands, all of those are suspects, and hardly any is guilty: so many
-are tried some at a time, beside whatever else runs.
+are tried some at a time, beside whatever else runs. That they are many is seen from those that
+are here at once, and from those that were alone one after the other and did no harm.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,6 +27,7 @@ _FINISH_S = 0.5  # what ends by itself this soon need not move
 _TICK_S = 0.25
 _CONFIRM_S = 1.0
 _ALONE = 8  # so many suspects, or fewer, are tried one by one; of more, one in so many at a time
+_ALONE_WITHIN_S = 120.0
 _MAX_CRASHES = 6  # whoever was there so often is tried alone
 _KNOWN_S = 15.0  # a suspect that has not come again for so long is elsewhere
 _AGAIN_S = 1.0  # until one comes again that cannot be tried now
@@ -63,6 +66,7 @@ class Quarantine:
         self._hand_over_timeout_s = hand_over_timeout_s
         self._met_at: dict[str, float] = {}  # of suspects not proven yet, by request id
         self._num_in_company = 0
+        self._acquitted_alone_at: deque[float] = deque(maxlen=_ALONE)
 
     def trial(self, suspect: HeldRequest, crashes: tuple[Crash, ...]) -> Trial:
         """What is to be done with a suspect that was claimed."""
@@ -73,10 +77,16 @@ class Quarantine:
             del self._met_at[oldest[0]]
         if self._capacity.is_quarantined:
             return Trial.LATER
-        if len(self._met_at) <= _ALONE or len(crashes) >= _MAX_CRASHES:
+        if len(crashes) >= _MAX_CRASHES or not self._are_many(now):
             return Trial.ALONE
-        has_place = self._num_in_company < len(self._met_at) // _ALONE
-        return Trial.IN_COMPANY if has_place else Trial.LATER
+        num_places = max(len(self._met_at) // _ALONE, 1)
+        return Trial.IN_COMPANY if self._num_in_company < num_places else Trial.LATER
+
+    def _are_many(self, now: float) -> bool:
+        """More suspects than shall be tried one by one are here, or were."""
+        alone = self._acquitted_alone_at
+        were_many = len(alone) == _ALONE and now - alone[0] < _ALONE_WITHIN_S
+        return were_many or len(self._met_at) > _ALONE
 
     @property
     def again_s(self) -> float:
@@ -110,6 +120,8 @@ class Quarantine:
         try:
             await self._move_others(suspect)
             yield
+            if suspect.has_progressed:
+                self._acquitted_alone_at.append(time.monotonic())
         finally:
             self._capacity.is_quarantined = False
 
