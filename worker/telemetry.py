@@ -9,7 +9,7 @@ from shared.protocol.role_cards import GpuCard, WorkDone, WorkerState
 from shared.telemetry.histograms import REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS, EventHistogram
 from shared.telemetry.metrics import METRICS_PREFIX, count_of
 from shared.telemetry.startup_phases import StartupPhases
-from worker.engine_link.engine_messages import EngineLoad
+from worker.engine_link.engine_messages import NUM_DRAFT_POSITIONS, EngineLoad
 from worker.held.held_request import HeldRequest
 
 _GPU_BYTES = {  # kind -> field of its card
@@ -131,6 +131,16 @@ class WorkerMetrics:
         self.num_accepted = counter(
             "spec_decode_num_accepted_tokens", "Guessed tokens that were right."
         )
+        accepted_by_position = Counter(
+            f"{METRICS_PREFIX}_spec_decode_num_accepted_tokens_per_pos",
+            "Guessed tokens that were right, by their place among a step's guesses: from 0.",
+            ["model_name", "position"],
+            registry=registry,
+        )
+        self.accepted_by_position = [
+            accepted_by_position.labels(model_name, str(position))
+            for position in range(NUM_DRAFT_POSITIONS)
+        ]
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests taken.")
         self.requests_taken = counter("requests_taken", "Requests claimed.")
         self.requests_resumed = counter("requests_resumed", "Requests taken over with tokens.")
@@ -241,6 +251,7 @@ class EngineCounters:
             metrics.num_preemptions,
             metrics.num_drafted,
             metrics.num_accepted,
+            *metrics.accepted_by_position,
         )
         self._counted = (0,) * len(self._counters)
 
@@ -251,6 +262,7 @@ class EngineCounters:
             load.num_preemptions,
             load.num_drafted,
             load.num_accepted,
+            *load.accepted_by_position,
         )
         if any(value < counted for value, counted in zip(values, self._counted, strict=True)):
             self._counted = (0,) * len(values)  # another engine, which begins with nothing

@@ -134,7 +134,7 @@ class EngineConfig(LogConfig):
     on a CPU."""
     speculate: SpeculateName = "off"
     """Guess tokens for a step to confirm: what followed the same words in the request, by its last
-    few tokens (ngram), or by the longest repetition (suffix)."""
+    few tokens (ngram), or by the longest repetition, also of earlier outputs (suffix)."""
     num_draft_tokens: int = 8
     """Guesses of a request in a step, at most."""
     min_ngram_len: int = 2

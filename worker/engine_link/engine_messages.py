@@ -17,6 +17,8 @@ from shared.protocol.request import EmbedsDtype, KeepPrefix
 from shared.protocol.role_cards import GpuCard
 from shared.protocol.sampling import PoolingParams, SamplingParams
 
+NUM_DRAFT_POSITIONS = 8  # that are counted apart
+
 
 class RunImage(msgspec.Struct, frozen=True, array_like=True):
     """An image of a prompt, in the place of its tokens [start, start + num_tokens)."""
@@ -144,6 +146,8 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     num_pinned_tokens: int = 0  # of the prefix cache, kept longer than by use
     gpu_free_bytes: int = 0  # that no program holds, some seconds ago at most
     num_snapshots: int = 0  # recurrent states that the prefix cache holds
+    # Since start, how often the first, second, ... guess of a step was right.
+    accepted_by_position: tuple[int, ...] = (0,) * NUM_DRAFT_POSITIONS
 
 
 class RunBegin(msgspec.Struct, frozen=True, array_like=True):

@@ -26,6 +26,7 @@ from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine.schedule.waiting_queue import SchedulePolicy
 from worker.engine.speculation.drafter import Drafter
+from worker.engine.speculation.earlier_outputs import EarlierOutputs
 from worker.engine.speculation.ngram_index import NgramIndex
 from worker.engine.speculation.repetition_drafter import RepetitionDrafter
 from worker.engine.speculation.suffix_index import SuffixIndex
@@ -40,8 +41,10 @@ def ngram_drafter(num_draft_tokens: int, min_len: int, max_len: int) -> Repetiti
     return RepetitionDrafter(num_draft_tokens, lambda: NgramIndex(min_len, max_len))
 
 
-def suffix_drafter(num_draft_tokens: int, min_len: int) -> RepetitionDrafter:
-    return RepetitionDrafter(num_draft_tokens, lambda: SuffixIndex(min_len))
+def suffix_drafter(
+    num_draft_tokens: int, min_len: int, earlier: EarlierOutputs | None = None
+) -> RepetitionDrafter:
+    return RepetitionDrafter(num_draft_tokens, lambda: SuffixIndex(min_len), earlier)
 
 
 def next_token(token_ids: Sequence[int]) -> int:

@@ -34,6 +34,10 @@ class GrammarMatcher(Protocol):
         """Text that must come, as the tokenizer cuts it; another cut may be allowed, too."""
         ...
 
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """How many of them may come here, one after the other."""
+        ...
+
 
 class CompiledGrammar(Protocol):
     """A grammar, ready for any number of outputs."""

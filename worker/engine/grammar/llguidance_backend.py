@@ -44,6 +44,9 @@ class LLGuidanceMatcher:
             self._forced_ids = self.inner.compute_ff_tokens()
         return self._forced_ids
 
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        return self.inner.validate_tokens(list(token_ids))
+
 
 class LLGuidanceGrammar:
     """A compiled grammar. Its matchers share the lexer states that any of them has met.

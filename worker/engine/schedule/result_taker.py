@@ -14,9 +14,24 @@ from worker.engine.request.step_result import SampleError, StepResult
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
 from worker.engine.speculation.drafter import Drafter
-from worker.engine_link.engine_messages import RunOutput
+from worker.engine_link.engine_messages import NUM_DRAFT_POSITIONS, RunOutput
 
 Sample = tuple[int | SampleError, bytes]  # a token and its logprobs
+
+
+class DraftCounts:
+    """Of all guesses, since start."""
+
+    def __init__(self) -> None:
+        self.num_drafted = 0
+        self.num_accepted = 0  # the right ones
+        self.accepted_by_position = [0] * NUM_DRAFT_POSITIONS  # the first guess of a step is 0
+
+    def add(self, num_drafted: int, num_accepted: int) -> None:
+        self.num_drafted += num_drafted
+        self.num_accepted += num_accepted
+        for position in range(min(num_accepted, NUM_DRAFT_POSITIONS)):
+            self.accepted_by_position[position] += 1
 
 
 class ResultTaker:
@@ -26,6 +41,7 @@ class ResultTaker:
         self._reqs = reqs
         self._ledger = ledger
         self._drafter = drafter
+        self.draft_counts = DraftCounts()
 
     def take(self, batch: ScheduleBatch, result: StepResult) -> list[RunOutput]:
         """Steps are taken in the order in which they were launched."""
@@ -86,6 +102,7 @@ class ResultTaker:
         if entry.draft_ids and self._drafter is not None:
             assert output is not None, "a decode has a sample"
             num_accepted = max(0, len(output.token_ids) - 1)
+            self.draft_counts.add(len(entry.draft_ids), num_accepted)
             self._drafter.on_result(req, len(entry.draft_ids), num_accepted)
         elif req.status is ReqStatus.RUNNING:
             self._ledger.commit(req)

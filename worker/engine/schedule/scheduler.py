@@ -139,7 +139,7 @@ class Scheduler:
         return begun
 
     def load(self) -> EngineLoad:
-        ledger = self._ledger
+        ledger, drafts = self._ledger, self._results.draft_counts
         return EngineLoad(
             num_running=len(self._reqs.running),
             num_waiting=len(self._reqs.waiting),
@@ -150,8 +150,9 @@ class Scheduler:
             num_preemptions=self._num_preemptions,
             num_prefix_queries=ledger.num_prefix_queries,
             num_prefix_hits=ledger.num_prefix_hits,
-            num_drafted=self._drafter.num_drafted if self._drafter else 0,
-            num_accepted=self._drafter.num_accepted if self._drafter else 0,
+            num_drafted=drafts.num_drafted,
+            num_accepted=drafts.num_accepted,
+            accepted_by_position=tuple(drafts.accepted_by_position),
             num_pinned_tokens=ledger.num_pinned_tokens(),
             num_snapshots=ledger.snapshots.num_cached if ledger.snapshots else 0,
         )
@@ -237,21 +238,29 @@ class Scheduler:
     def _plan_drafts(
         self, drafter: Drafter, entries: list[ScheduledReq], token_budget: int
     ) -> tuple[list[ScheduledReq], list[ScheduledReq]]:
-        plain: list[ScheduledReq] = []
-        drafting: list[ScheduledReq] = []
         num_left = drafter.step_budget(len(entries), token_budget - len(entries))
         for entry in entries:
             req = entry.req
-            max_end = min(req.max_num_tokens - 1, self._ledger.num_tokens_in_reach(req))
-            most = min(num_left, max_end - req.num_tokens)
-            draft_ids = drafter.draft(req, most) if drafter.wants(req) else ()
+            if drafter.wants(req):
+                num_guesses = drafter.plan(req, min(num_left, self._num_guessable(req)))
+                if num_guesses:
+                    self._ledger.extend(req, req.num_tokens + num_guesses)
+                    num_left -= num_guesses
+        guesses = drafter.guess()
+        plain: list[ScheduledReq] = []
+        drafting: list[ScheduledReq] = []
+        for entry in entries:
+            draft_ids = guesses.get(entry.req)
             if draft_ids:
-                self._ledger.extend(req, req.num_tokens + len(draft_ids))
-                drafting.append(ScheduledReq.drafting(req, draft_ids))
-                num_left -= len(draft_ids)
+                drafting.append(ScheduledReq.drafting(entry.req, draft_ids))
             else:
                 plain.append(entry)
         return plain, drafting
+
+    def _num_guessable(self, req: Req) -> int:
+        """Tokens behind those that it has, within memory, and without its last one."""
+        max_end = min(req.max_num_tokens - 1, self._ledger.num_tokens_in_reach(req))
+        return max_end - req.num_tokens
 
     def _book(self, plain: list[ScheduledReq], others: list[ScheduledReq]) -> ScheduleBatch:
         """The step counts as launched."""

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from worker.engine.request.req import Req
 
 
 class Drafter(Protocol):
-    """May be wrong: a step confirms exactly the tokens that it would have chosen anyway."""
+    """May be wrong: a step confirms exactly the tokens that it would have chosen anyway.
 
-    @property
-    def num_drafted(self) -> int:
-        """Tokens, since start."""
-        ...
-
-    @property
-    def num_accepted(self) -> int:
-        """Of these, the right ones."""
-        ...
+    A step is planned in two passes: `plan` of each request that decodes, whose slots the scheduler
+    then makes, and one `guess` for all of them together.
+    """
 
     def step_budget(self, num_rows: int, num_tokens_left: int) -> int:
         """Drafts that a step of `num_rows` decoding requests may have."""
@@ -29,12 +23,21 @@ class Drafter(Protocol):
         """Whether it may ever guess for this request: the same at any time."""
         ...
 
-    def draft(self, req: Req, max_tokens: int) -> Sequence[int]:
-        """Up to `max_tokens` guesses for the step that is being planned; often none."""
+    def plan(self, req: Req, max_tokens: int) -> int:
+        """How many tokens it will guess behind those that the request has; often none.
+
+        Asked once for each step in which the request decodes.
+        """
+        ...
+
+    def guess(self) -> Mapping[Req, Sequence[int]]:
+        """Of all requests that were planned since the last call: at most what was said, and none
+        where a request is missing.
+        """
         ...
 
     def is_due(self, req: Req) -> bool:
-        """Whether `draft` may have guesses for its next step, for which everybody waits."""
+        """Whether it may guess for its next step, for which everybody waits."""
         ...
 
     def sits_out(self, req: Req) -> bool:

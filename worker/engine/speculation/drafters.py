@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from worker.engine.speculation.drafter import Drafter
+from worker.engine.speculation.earlier_outputs import EarlierOutputs
 from worker.engine.speculation.grammar_drafter import GrammarDrafter
 from worker.engine.speculation.ngram_index import NgramIndex
 from worker.engine.speculation.repetition_drafter import RepetitionDrafter
 from worker.engine.speculation.suffix_index import SuffixIndex
 from worker.engine_link.engine_config import EngineConfig, SpeculateName
+
+MIN_SAID_LEN = 4  # tokens that another request must have said as well, at least
 
 
 def _ngram(config: EngineConfig) -> Drafter:
@@ -19,7 +22,11 @@ def _ngram(config: EngineConfig) -> Drafter:
 
 
 def _suffix(config: EngineConfig) -> Drafter:
-    return RepetitionDrafter(config.num_draft_tokens, lambda: SuffixIndex(config.min_ngram_len))
+    return RepetitionDrafter(
+        config.num_draft_tokens,
+        lambda: SuffixIndex(config.min_ngram_len),
+        EarlierOutputs(max(MIN_SAID_LEN, config.min_ngram_len)),
+    )
 
 
 _DRAFTERS: dict[SpeculateName, Callable[[EngineConfig], Drafter]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from worker.engine.request.req import Req
 from worker.engine.speculation.draft_pace import DraftPace
@@ -21,22 +21,14 @@ class GrammarDrafter:
     has the tokens that it would have without. Models mostly cut as their tokenizer does; of one
     that does not, `DraftPace` soon guesses less.
 
-    Requests without a grammar are `others`' to guess for.
+    Where there is no such text, and of requests without a grammar, `others` guess.
     """
 
     def __init__(self, others: Drafter | None) -> None:
         self._others = others
         self._paces: dict[int, DraftPace] = {}  # by run_id
-        self._num_drafted = 0
-        self._num_accepted = 0
-
-    @property
-    def num_drafted(self) -> int:
-        return self._num_drafted + (self._others.num_drafted if self._others else 0)
-
-    @property
-    def num_accepted(self) -> int:
-        return self._num_accepted + (self._others.num_accepted if self._others else 0)
+        self._forced: dict[Req, Sequence[int]] = {}  # of the step that is being planned
+        self._launched: set[int] = set()  # run_ids whose step has guesses of ours
 
     def step_budget(self, num_rows: int, num_tokens_left: int) -> int:
         if self._others is not None:
@@ -46,16 +38,22 @@ class GrammarDrafter:
     def wants(self, req: Req) -> bool:
         return req.matcher is not None or (self._others is not None and self._others.wants(req))
 
-    def draft(self, req: Req, max_tokens: int) -> Sequence[int]:
-        if req.matcher is None:
-            return self._others.draft(req, max_tokens) if self._others is not None else ()
-        if req.num_awaited or max_tokens < 1:
-            return ()
-        num_tokens = min(max_tokens, self._pace(req).next_num_drafts())
-        return req.matcher.forced_ids()[:num_tokens] if num_tokens else ()
+    def plan(self, req: Req, max_tokens: int) -> int:
+        forced_ids = self._forced_ids(req, max_tokens)
+        if forced_ids:
+            self._forced[req] = forced_ids
+            return len(forced_ids)
+        if self._others is None or not self._others.wants(req):
+            return 0
+        return self._others.plan(req, max_tokens)
+
+    def guess(self) -> Mapping[Req, Sequence[int]]:
+        forced, self._forced = self._forced, {}
+        self._launched.update(req.run_id for req in forced)
+        return forced if self._others is None else {**self._others.guess(), **forced}
 
     def is_due(self, req: Req) -> bool:
-        return self._others is not None and req.matcher is None and self._others.is_due(req)
+        return self._others is not None and self._others.is_due(req)
 
     def sits_out(self, req: Req) -> bool:
         """The first of the forced tokens is the one that is awaited."""
@@ -65,19 +63,26 @@ class GrammarDrafter:
         return len(matcher.forced_ids()) > MIN_GAIN
 
     def on_result(self, req: Req, num_drafted: int, num_accepted: int) -> None:
-        if req.matcher is None:
-            if self._others is not None:
-                self._others.on_result(req, num_drafted, num_accepted)
-            return
-        self._num_drafted += num_drafted
-        self._num_accepted += num_accepted
-        if req.run_id in self._paces:
-            self._paces[req.run_id].on_result(num_drafted, num_accepted)
+        if req.run_id in self._launched:
+            self._launched.discard(req.run_id)
+            if req.run_id in self._paces:
+                self._paces[req.run_id].on_result(num_drafted, num_accepted)
+        elif self._others is not None:
+            self._others.on_result(req, num_drafted, num_accepted)
 
     def forget(self, req: Req) -> None:
         self._paces.pop(req.run_id, None)
+        self._launched.discard(req.run_id)
         if self._others is not None:
             self._others.forget(req)
+
+    def _forced_ids(self, req: Req, max_tokens: int) -> Sequence[int]:
+        if req.matcher is None:
+            return ()
+        num_tokens = min(max_tokens, self._pace(req).next_num_drafts())
+        if num_tokens < 1 or req.num_awaited:
+            return ()
+        return req.matcher.forced_ids()[:num_tokens]
 
     def _pace(self, req: Req) -> DraftPace:
         pace = self._paces.get(req.run_id)

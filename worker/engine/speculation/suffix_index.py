@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import array
+from typing import NamedTuple
 
 from worker.engine.speculation.token_index import cyclic
 
 MAX_NEW_TOKENS = 256  # that one call reads, in less than a millisecond: a prompt takes several
 _MAX_LINKS = 8  # of a token's states, those whose last occurrence is noted
+
+
+class Place(NamedTuple):
+    """Where the end of another sequence is found: `length` tokens of it, and no more."""
+
+    state: int
+    length: int
+
+
+NOWHERE = Place(0, 0)
 
 
 class SuffixIndex:
@@ -33,7 +44,7 @@ class SuffixIndex:
     def continuation(self, token_ids: array.array[int], max_tokens: int) -> list[int]:
         end = min(len(token_ids), self._num_read + MAX_NEW_TOKENS)
         for idx in range(self._num_read, end):
-            self._add(token_ids[idx])
+            self.add(token_ids[idx])
         if end < len(token_ids):
             return []
         repeated_len = self._len[max(0, self._link[self._last])]
@@ -41,7 +52,22 @@ class SuffixIndex:
             return []
         return cyclic(token_ids, self._start, min(max_tokens, repeated_len))
 
-    def _add(self, token: int) -> None:
+    def follow(self, place: Place, token: int) -> Place:
+        """Where another sequence is found that goes on with this token."""
+        state, length = place
+        while state > 0 and length <= self._len[self._link[state]]:
+            state = self._link[state]  # it has been divided since
+        while state > 0 and token not in self._next[state]:
+            state = self._link[state]
+            length = self._len[state]
+        behind = self._next[state].get(token)
+        return NOWHERE if behind is None else Place(behind, length + 1)
+
+    def end_of(self, place: Place) -> int:
+        """The index behind an occurrence of what was found."""
+        return self._end[place.state]
+
+    def add(self, token: int) -> None:
         self._num_read += 1
         added = self._new_state({}, -1, self._len[self._last] + 1, self._num_read)
         state = self._last

@@ -353,6 +353,20 @@ def one_by_one(path: Path, *adds: AddRequest) -> dict[int, list[int]]:
     return rig.run(*adds)
 
 
+def test_of_guesses_only_those_are_made_that_a_grammar_allows(json_llama: Path) -> None:
+    """A sequence of its own digits, which has many ways at each place."""
+    digits = grammar(GrammarKind.REGEX, "[12]{40}")
+    adds = [add(run_id, digits, temperature=0.3, seed=run_id) for run_id in range(3)]
+    expected = one_by_one(json_llama, *adds)
+    rig = Rig(json_llama, speculate="ngram", min_ngram_len=1)
+    assert rig.run(*adds) == expected
+    load = rig.channel.steps[-1].load
+    assert 0 < load.num_accepted < load.num_drafted
+    matcher = LLGuidanceBackend(json_llama, 512, [0], 1).compile(digits).matcher()
+    one, letter = encode("1")[0], encode("a")[0]
+    assert [matcher.num_allowed(ids) for ids in ([one, letter], [letter], [one, one])] == [1, 0, 2]
+
+
 @pytest.mark.parametrize("config", [{}, {"overlap": True}, {"speculate": "ngram"}], ids=str)
 def test_what_must_come_takes_fewer_steps(json_llama: Path, config: dict[str, Any]) -> None:
     """Every token is the one that a step of its own would choose, however the model cuts the text;

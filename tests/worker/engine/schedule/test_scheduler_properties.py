@@ -36,11 +36,13 @@ from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.request.req import Req
 from worker.engine.schedule.waiting_queue import SchedulePolicy
 from worker.engine.speculation.drafter import Drafter
+from worker.engine.speculation.earlier_outputs import EarlierOutputs
 
 DRAFTERS: dict[str, Callable[[], Drafter | None]] = {
     "off": lambda: None,
     "ngram": lambda: ngram_drafter(4, 1, 2),
     "suffix": lambda: suffix_drafter(4, 1),
+    "earlier": lambda: suffix_drafter(4, 1, EarlierOutputs(2)),
 }
 MAX_CONTEXT_LEN = 40
 
@@ -68,7 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 5),
         extra_tokens=st.integers(0, 12),
         model=st.sampled_from([next_token, looping_token]),
-        speculate=st.sampled_from(["off", "ngram", "suffix"]),
+        speculate=st.sampled_from(list(DRAFTERS)),
         overlap_depth=st.integers(0, 1),
         eos_token_ids=st.sampled_from([(), (3,)]),
         policy=st.sampled_from(["fcfs", "lpm"]),

@@ -14,6 +14,7 @@ from tests.worker.engine.fake_runner import (
     Stage,
     expected_output,
     looping_token,
+    next_token,
     ngram_drafter,
     suffix_drafter,
 )
@@ -26,6 +27,7 @@ from worker.engine.request.stop_check import StopCheck
 from worker.engine.sampling.processors.penalties import Penalised
 from worker.engine.sampling.processors.token_rules import Banned
 from worker.engine.sampling.sampling_batch import SamplingBatch
+from worker.engine.speculation.earlier_outputs import EarlierOutputs
 from worker.engine.speculation.repetition_drafter import MAX_STEP_ROWS, RepetitionDrafter
 from worker.engine_link.engine_messages import AddRequest
 
@@ -62,7 +64,9 @@ def test_a_step_confirms_several_tokens() -> None:
     stage.run()
     assert stage.tokens[1] == expected_output([0], 12, counting)
     assert stage.batches == [[(1, 0, 11)], [(1, 11, 16)], [(1, 16, 21)], [(1, 21, 22)]]
-    assert (drafter_of(stage).num_drafted, drafter_of(stage).num_accepted) == (8, 8)
+    load = stage.scheduler.load()
+    assert (load.num_drafted, load.num_accepted) == (8, 8)
+    assert load.accepted_by_position == (2, 2, 2, 2, 0, 0, 0, 0)
 
 
 def test_the_longer_the_repetition_the_more_is_guessed() -> None:
@@ -71,7 +75,8 @@ def test_the_longer_the_repetition_the_more_is_guessed() -> None:
     stage.run()
     assert stage.tokens[1] == expected_output([0], 12, counting)
     assert stage.batches == [[(1, 0, 11)], [(1, 11, 14)], [(1, 14, 20)], [(1, 20, 22)]]
-    assert (drafter_of(stage).num_drafted, drafter_of(stage).num_accepted) == (8, 8)
+    load = stage.scheduler.load()
+    assert (load.num_drafted, load.num_accepted) == (8, 8)
 
 
 def test_behind_a_wrong_guess_nothing_counts() -> None:
@@ -128,6 +133,33 @@ def test_a_full_step_takes_no_guesses() -> None:
     drafter = ngram_drafter(4, 1, 2)
     assert drafter.step_budget(MAX_STEP_ROWS, 10_000) == 0
     assert drafter.step_budget(MAX_STEP_ROWS - 3, 10_000) == 3
+
+
+def test_what_others_have_said_is_guessed_in_their_namespace_alone() -> None:
+    stage = drafting_stage(model=next_token, drafter=suffix_drafter(4, 2, EarlierOutputs(3)))
+    num_steps = []
+    for run_id, namespace in enumerate([b"a", b"b", b"a", b"a"], start=1):
+        if run_id == 4:  # goes on where one of them was: a resumed run
+            stage.add(run_id, [5, 6], stage.tokens[1][:8], max_tokens=20, namespace=namespace)
+        else:
+            stage.add(run_id, [5, 6], max_tokens=20, namespace=namespace)
+        num_before = len(stage.batches)
+        stage.run()
+        num_steps.append(len(stage.batches) - num_before)
+        assert stage.tokens[run_id] == expected_output([5, 6], 20)
+    assert num_steps[:2] == [20, 20]
+    assert num_steps[2] < 10
+    assert num_steps[3] < 6
+
+
+def test_of_all_that_was_said_only_so_much_is_kept() -> None:
+    earlier = EarlierOutputs(3, max_tokens=60)
+    stage = drafting_stage(model=next_token, drafter=suffix_drafter(4, 2, earlier))
+    for run_id in range(1, 9):
+        stage.add(run_id, [run_id], max_tokens=20, namespace=bytes([run_id]))
+        stage.run()
+    assert earlier.num_tokens == 2 * 21  # the last output is not read yet
+    assert [len(earlier.eras(bytes([run_id]))) for run_id in (1, 6, 7, 8)] == [0, 1, 1, 0]
 
 
 def test_what_has_ended_is_forgotten() -> None:

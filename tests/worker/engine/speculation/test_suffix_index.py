@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.speculation.suffix_index import MAX_NEW_TOKENS, SuffixIndex
+from worker.engine.speculation.suffix_index import MAX_NEW_TOKENS, NOWHERE, SuffixIndex
 
 
 def continuation(token_ids: Sequence[int], max_tokens: int = 3) -> list[int]:
@@ -65,3 +65,22 @@ def test_a_long_prompt_is_read_over_several_steps() -> None:
     index = SuffixIndex(2)
     assert index.continuation(token_ids, 3) == []
     assert index.continuation(token_ids, 3) == [0, 1, 2]
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 3), max_size=60))
+def test_another_sequence_is_followed_while_it_grows(said: list[int], others: list[int]) -> None:
+    index, place, num_said = SuffixIndex(1), NOWHERE, 0
+    for num_followed, token_id in enumerate(others, start=1):
+        if num_said < len(said):
+            index.add(said[num_said])
+            num_said += 1
+        length = place.length
+        place = index.follow(place, token_id)
+        assert place.length <= length + 1
+        tail = others[num_followed - place.length : num_followed]
+        end = index.end_of(place)
+        assert said[end - place.length : end] == tail
+        if num_said == len(said) and num_followed > 2 * len(said):  # what is followed is all there
+            longer = others[num_followed - place.length - 1 : num_followed]
+            occurs = any(longer == said[at : at + len(longer)] for at in range(len(said)))
+            assert not occurs or len(longer) > num_followed or place.length == num_followed
