@@ -9,7 +9,7 @@ from jetflock.command_line.output import num_bytes_text
 from jetflock.hub.engine_report import engine_reports
 from jetflock.hub.hub_cache import why_not_whole
 from shared.checkpoint.hub import fetch, fetch_all_but_weights, is_hub_id, names_gguf
-from shared.checkpoint.model_files import resolve_model
+from shared.checkpoint.model_files import local_checkpoint, resolve_model
 from shared.checkpoint.weights.weight_files import check_weights
 from shared.cli.program import Program
 from shared.errors import ConfigError
@@ -36,14 +36,14 @@ def main(model: str, /) -> None:
         [report] = engine_reports(path)
         problem = report.refusal or why_not_whole(path)
     else:
-        [report] = engine_reports(fetch_all_but_weights(model))
+        [report] = engine_reports(local_checkpoint(fetch_all_but_weights(model)))
         if report.refusal:
             raise ConfigError(f"{report.refusal}; its weights were not fetched")
         path = fetch(model)
         problem = why_not_whole(path)
     if problem:
         raise ConfigError(f"{model} was fetched, and cannot be served: {problem}")
-    num_bytes = check_weights(path)[1]
+    num_bytes = check_weights(local_checkpoint(path))[1]
     sys.stdout.write(f"{model} is in {path}, weights of {num_bytes_text(num_bytes)}\n")
     if report.shortage:
         sys.stdout.write(f"this machine cannot serve it now: {report.shortage}\n")

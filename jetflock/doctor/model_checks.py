@@ -9,11 +9,9 @@ from deploy.local.preflight import check_readable
 from jetflock.doctor.finding import Finding, fail, ok, warn
 from jetflock.hub.engine_report import EngineSilent, engine_reports
 from shared.checkpoint.hub import find_fetched, is_hub_id
-from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_files import ModelFiles, local_checkpoint
 from shared.checkpoint.weights.weight_files import check_weights
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import checkpoint_folder
-from shared.gguf.gguf_choice import gguf_file_at
 from shared.installation import install_command
 
 _AGAIN = "download the checkpoint again"
@@ -39,22 +37,17 @@ def _folder(model: str) -> Path | None:
     """None when it would have to be downloaded. Raises ConfigError."""
     path = Path(model).expanduser()
     if path.is_dir() or path.suffix == ".gguf":
-        return _readable(path.absolute())
+        return path.absolute()
     if not is_hub_id(model):
         raise ConfigError(f"there is no folder {model}")
-    found = find_fetched(model)
-    return None if found is None else _readable(found)
-
-
-def _readable(path: Path) -> Path:
-    """Itself, or what is made of its GGUF file. Raises ConfigError."""
-    file = gguf_file_at(path)
-    return path if file is None else checkpoint_folder(file)
+    return find_fetched(model)
 
 
 def _folder_findings(path: Path) -> Iterator[Finding]:
     try:
-        check_readable(path)
+        if path.is_dir():
+            check_readable(path)
+        path = local_checkpoint(path)
         files = ModelFiles.read(path)
         architectures = ", ".join(map(str, files.config.get("architectures") or ["unnamed"]))
         yield ok(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from shared.checkpoint.mistral_params import PARAMS_FILE
 from shared.errors import ConfigError
 from shared.gguf.gguf_choice import chosen_model, first_parts, fitting_models
 from shared.gguf.gguf_model import part_names
@@ -16,7 +17,8 @@ from shared.installation import install_command
 
 # What a checkpoint is read from; and the part of it that tells whether it can be served.
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-_TWICE = ("consolidated*.safetensors",)  # in the layout of their makers: the same weights again
+# In Mistral's own layout: where there are others, the same weights again.
+_TWICE = ("consolidated*.safetensors",)
 _FILES_BUT_WEIGHTS = tuple(pattern for pattern in _FILES if pattern != "*.safetensors")
 
 
@@ -40,7 +42,9 @@ def fetch(model: str) -> Path:
     if wanted:
         return _fetch_gguf(repository, wanted)
     folder = _download(repository, _FILES)
-    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+    if (folder / PARAMS_FILE).is_file() and not any(folder.glob("model*.safetensors*")):
+        folder = _download(repository, _FILES, without=())
+    if not _has_config(folder) or not any(folder.glob("*.safetensors")):
         _refuse_unnamed_gguf(repository)
     return _checked(repository, folder)
 
@@ -48,7 +52,7 @@ def fetch(model: str) -> Path:
 def fetch_all_but_weights(model: str) -> Path:
     """What tells of a model, a few megabytes of it. Raises ConfigError."""
     folder = _download(model, _FILES_BUT_WEIGHTS)
-    if not (folder / "config.json").is_file():
+    if not _has_config(folder):
         _refuse_unnamed_gguf(model)
     return _checked(model, folder)
 
@@ -97,9 +101,13 @@ def _refuse_unnamed_gguf(repository: str) -> None:
 
 
 def _checked(repository: str, folder: Path) -> Path:
-    if not (folder / "config.json").is_file():
+    if not _has_config(folder):
         raise ConfigError(f"the repository {repository!r} has no config.json: no model to serve")
     return folder
+
+
+def _has_config(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("config.json", PARAMS_FILE))
 
 
 def _file_names(repository: str) -> list[str]:
@@ -113,7 +121,7 @@ def _file_names(repository: str) -> list[str]:
         raise _no_answer(repository, exc) from exc
 
 
-def _download(repository: str, patterns: Sequence[str]) -> Path:
+def _download(repository: str, patterns: Sequence[str], without: Sequence[str] = _TWICE) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as exc:
@@ -121,7 +129,7 @@ def _download(repository: str, patterns: Sequence[str]) -> Path:
     try:
         return Path(
             snapshot_download(
-                repository, allow_patterns=list(patterns), ignore_patterns=list(_TWICE)
+                repository, allow_patterns=list(patterns), ignore_patterns=list(without)
             )
         )
     except Exception as exc:  # the hub client raises errors of several libraries

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from shared.checkpoint.hub import fetch, is_hub_id
 from shared.checkpoint.json_file import read_json
+from shared.checkpoint.mistral_folder import is_mistral_folder, mistral_folder
 from shared.checkpoint.model_options import PLAIN, ModelOptions
 from shared.checkpoint.model_shape import why_no_checkpoint
 from shared.checkpoint.pooled_files import (
@@ -63,7 +64,7 @@ _CONTEXT_KEYS = (
 def resolve_model(model: str) -> Path:
     """The folder of a local checkpoint, or of a hub id, downloaded. Raises ConfigError.
 
-    Of GGUF files it is one in the user's cache, which links to them.
+    Of GGUF files and of Mistral's own layout it is one in the user's cache, which links to them.
     """
     path = Path(model).expanduser()
     if path.exists():
@@ -77,12 +78,15 @@ def resolve_model(model: str) -> Path:
 
 
 def local_checkpoint(path: Path) -> Path:
-    """The folder to read of what lies at `path`: itself, or one made of its GGUF file.
+    """The folder to read of what lies at `path`: itself, or one made of a GGUF file or of Mistral's
+    own layout.
 
     Raises ConfigError.
     """
     if (file := gguf_file_at(path)) is not None:
         return checkpoint_folder(file)
+    if is_mistral_folder(path):
+        return mistral_folder(path)
     if not (path / "config.json").is_file():
         raise ConfigError(why_no_checkpoint(path))
     return path

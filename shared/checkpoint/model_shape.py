@@ -46,11 +46,8 @@ def _kind_of_folder(path: Path) -> str:
         return "is Ollama's store: link its largest blob to a name that ends in .gguf"
     if (path / "snapshots").is_dir():
         return "is the hub's cache of a model: give its id, or a folder in its snapshots"
-    if (path / "params.json").is_file():
-        return (
-            "is in the layout of the model's makers (params.json, consolidated weights), which is "
-            "not read"
-        )
+    if any(path.glob("*.pth")):
+        return "has its weights as *.pth, which may run code when they are read"
     if nested := sorted(each.parent.name for each in path.glob("*/config.json")):
         return f"has no config.json, but its folder {nested[0]} has one"
     return ""

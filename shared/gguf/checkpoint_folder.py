@@ -1,20 +1,11 @@
-"""A GGUF file as a folder in Hugging Face format: what all else reads, with links to the weights.
-
-The folder lies in the user's cache. Its name tells the file's place, length and time, so that a
-file that was replaced has another one; it holds no weights, and may be deleted when nothing
-serves from it.
-"""
+"""A GGUF file as a folder in Hugging Face format, with links to the weights."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ConfigError
 from shared.gguf.families import hugging_face_config
 from shared.gguf.gguf_model import GgufModel, part_paths
 from shared.gguf.metadata import Metadata
@@ -22,6 +13,7 @@ from shared.gguf.tensor_names import tensor_sources
 from shared.gguf.tokens.bpe_tokenizer import bpe_tokenizer
 from shared.gguf.tokens.spm_tokenizer import spm_tokenizer
 from shared.gguf.tokens.vocabulary import Vocabulary
+from shared.made_folder import made_folder
 
 CONFIG_SECTION = "gguf"  # of config.json
 _LAYOUT = 1  # of these folders: counts up when their files change
@@ -34,22 +26,10 @@ def checkpoint_folder(path: Path) -> Path:
 
     Raises ConfigError, in a sentence.
     """
-    folder = _cache() / _fingerprint(path)
-    if (folder / "config.json").is_file():
-        return folder
-    model = GgufModel.read(path)
-    files = checkpoint_files(model)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as outer:
-            made = Path(outer) / "checkpoint"
-            _fill(made, files, model.paths)
-            _move(made, folder)
-    except OSError as exc:
-        raise ConfigError(
-            f"cannot write {folder} ({exc}): name a folder by XDG_CACHE_HOME"
-        ) from exc
-    return folder
+    parts = part_paths(path)
+    return made_folder(
+        "gguf", _LAYOUT, parts, lambda: checkpoint_files(GgufModel.read(path)), links=parts
+    )
 
 
 def checkpoint_files(model: GgufModel) -> dict[str, bytes]:
@@ -84,43 +64,6 @@ def _sampling(model: GgufModel) -> dict[str, Any]:
     }
     top_k = "general.sampling.top_k"
     return numbers | ({"top_k": metadata.integer(top_k)} if top_k in metadata else {})
-
-
-def _fill(folder: Path, files: dict[str, bytes], parts: tuple[Path, ...]) -> None:
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    for part in parts:
-        (folder / part.name).symlink_to(part.resolve())
-
-
-def _move(made: Path, folder: Path) -> None:
-    """Whoever makes it at the same time makes the same: the first stays."""
-    try:
-        made.rename(folder)
-    except OSError:
-        if not (folder / "config.json").is_file():
-            raise
-
-
-def _fingerprint(path: Path) -> str:
-    digest = hashlib.sha256(str(_LAYOUT).encode())
-    for part in part_paths(path):
-        try:
-            status = part.stat()
-        except OSError as exc:
-            raise ConfigError(f"cannot read {part}: {exc.strerror}") from exc
-        told = f"{part.absolute()}:{status.st_size}:{status.st_mtime_ns}"
-        digest.update(told.encode())
-    return digest.hexdigest()[:24]
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "jetflock" / "gguf"
-    except RuntimeError as exc:
-        raise ConfigError("there is no home directory: set XDG_CACHE_HOME") from exc
 
 
 def _json(value: dict[str, Any]) -> bytes:

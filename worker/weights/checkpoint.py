@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_files import ModelFiles, local_checkpoint
 from shared.checkpoint.stored_format import MODELOPT_FILE, modelopt_config
 from shared.checkpoint.weights.safetensors_file import SafetensorsFile
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import CONFIG_SECTION, checkpoint_folder
-from shared.gguf.gguf_choice import gguf_file_at
+from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import GgufModel, holds_gguf
 from shared.protocol.model_cards import ModelCard
 
@@ -61,10 +60,10 @@ class Checkpoint:
         path = Path(model_path)
         if not path.is_absolute():
             raise ConfigError(f"model_path {model_path!r} is not absolute")
-        if (file := gguf_file_at(path)) is not None:
-            path = checkpoint_folder(file)
-        if not (path / "config.json").is_file():
-            raise ConfigError(f"model_path {model_path!r} is no folder with a config.json")
+        try:
+            path = local_checkpoint(path)
+        except ConfigError as exc:
+            raise ConfigError(f"model_path {model_path!r}: {exc}") from exc
         if not self.shapes:
             raise ConfigError("the worker has no weights from files: there is nothing to replace")
         other = Checkpoint.read(ModelFiles.read(path, options=self.files.options), self.card.name)

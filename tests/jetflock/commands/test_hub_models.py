@@ -21,6 +21,7 @@ from tests.deploy.local_stack import REPOSITORY
 from tests.forked_program import run_program
 from tests.gguf_files import add_tokenizer, matrices_as, write_gguf
 from tests.jetflock.local_hub import COMMIT, local_hub
+from tests.mistral_files import write_mistral
 
 pytestmark = pytest.mark.e2e
 
@@ -41,6 +42,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (found["org/awq"] / "config.json").write_text(json.dumps(config))
     with (found["org/cut"] / "model.safetensors").open("r+b") as file:
         file.truncate(1 << 16)
+    found["org/mistral"] = write_mistral(CHECKPOINT, folder / "org-mistral", {})
     found["org/gguf"] = folder / "org-gguf"
     found["org/gguf"].mkdir()
     for kind in ("BF16", "Q8_0"):
@@ -119,6 +121,18 @@ def test_a_gguf_file_is_named_after_its_repository(
     assert (listed["model"], listed["problem"]) == ("org/gguf", None)
     assert "jetflock pull org/gguf:BF16" in run("models", "org/gguf:BF16").stderr
     assert run("rm", "org/gguf").returncode == 0
+
+
+def test_mistrals_own_layout_is_fetched_where_there_is_no_other(
+    run: Command, hub: tuple[str, list[str]]
+) -> None:
+    done = run("pull", "org/mistral")
+    assert done.returncode == 0, done.stderr
+    assert "serve it: jetflock serve org/mistral" in done.stdout
+    assert hub[1].count("consolidated.safetensors") == 1
+    told = run("doctor", "org/mistral").stdout
+    assert "MistralForCausalLM by our fused decoder" in told
+    assert "generate" in run("models", "org/mistral").stdout
 
 
 def test_what_cannot_be_served_is_told_before_its_weights_come(

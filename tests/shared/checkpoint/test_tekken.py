@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from shared.checkpoint.model_shape import why_no_checkpoint
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 
@@ -94,10 +93,3 @@ def test_what_is_not_as_its_makers_write_it(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         bundle(tmp_path, **changes)
-
-
-def test_a_folder_in_their_layout_alone_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    (tmp_path / "params.json").write_text("{}")
-    told = why_no_checkpoint(tmp_path)
-    assert "makers (params.json" in told
-    assert "give a folder in Hugging Face format" in told

@@ -240,7 +240,7 @@ def remove_weights(path: Path) -> None:
         (forget_a_tensor, "its tensors differ"),
         (remove_weights, "its tensors differ"),
         (change_tokenizer, "another tokenizer"),
-        (lambda path: (path / "config.json").unlink(), "is no folder with a config.json"),
+        (lambda path: (path / "config.json").unlink(), "has no config.json"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from shared.checkpoint.weights.checkpoint_tensors import CheckpointTensors
 from shared.checkpoint.weights.safetensors_file import TensorHeader
 from shared.errors import ConfigError
+from worker.engine.formats.tensor_files import rows_in_halves
 
 
 class SafetensorsFiles:
@@ -44,18 +45,24 @@ class SafetensorsFiles:
     def headers(self) -> Mapping[str, TensorHeader]:
         return self._tensors.headers
 
+    @property
+    def is_renamed(self) -> bool:
+        return bool(self._tensors.stored_names)
+
     def read_bytes(self, name: str) -> bytes:
         return self._tensors.read_bytes(name)
 
     def get(self, name: str) -> torch.Tensor:
         file_name = self._tensors.file_of_tensor[name]
         try:
-            mapped: torch.Tensor = self._open(file_name).get_tensor(name)
+            stored_name = self._tensors.stored_name(name)
+            mapped: torch.Tensor = self._open(file_name).get_tensor(stored_name)
         except SafetensorError as exc:
             raise ConfigError(f"cannot read {name!r} from {file_name}: {exc}") from exc
         tensor = mapped.clone()
         _give_back(mapped)
-        return tensor
+        num_heads = self._tensors.paired_heads.get(name)
+        return tensor if num_heads is None else rows_in_halves(tensor, num_heads)
 
     def _open(self, file_name: str) -> Any:
         if file_name not in self._files:

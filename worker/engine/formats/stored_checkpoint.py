@@ -36,11 +36,6 @@ class StoredCheckpoint:
         """Raises ConfigError."""
         return cls(files, StoredHeads.of(files, quantization))
 
-    @property
-    def is_renamed(self) -> bool:
-        """Whether its tensors have other names in its files."""
-        return isinstance(self.files, TextTensors)
-
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """A quantised weight is made dense in `dtype`. Raises ConfigError."""
         codes = self.codes(name)

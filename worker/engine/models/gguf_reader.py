@@ -17,6 +17,7 @@ from shared.gguf.tensor_names import Layout, TensorSource, tensor_sources
 from worker.engine.formats.made_codes import is_quantized_when_made
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
+from worker.engine.formats.tensor_files import rows_in_halves
 from worker.engine.models.gguf_tensor import read_gguf_codes, read_tensor
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.stored_experts import STACKED
@@ -181,11 +182,3 @@ def _code_bits(sources: Sequence[TensorSource]) -> float | None:
     num_values = [tensor.num_values for tensor in tensors]
     num_bits: float = sum(map(operator.mul, bits, num_values))
     return num_bits / sum(num_values)
-
-
-def rows_in_halves(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """GGUF's heads rotate neighbouring rows of a projection, Hugging Face's the two halves."""
-    if rows.shape[0] % (2 * num_heads):
-        raise ConfigError(f"{rows.shape[0]} rows are not {num_heads} heads of an even size")
-    pairs = rows.view(num_heads, -1, 2, *rows.shape[1:])
-    return pairs.transpose(1, 2).reshape(rows.shape)

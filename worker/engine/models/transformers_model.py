@@ -262,7 +262,7 @@ def _weights(
     not all of it: then the class of the model must be named, for transformers finds it by a path
     alone.
     """
-    if not checkpoint.heads.quantized and not checkpoint.is_renamed and not is_given:
+    if not checkpoint.heads.quantized and not checkpoint.files.is_renamed and not is_given:
         return auto_model, {"pretrained_model_name_or_path": model_path}
     import transformers
 

@@ -32,6 +32,7 @@ class TensorsAtHand:
     """`TensorFiles` of tensors that are in memory."""
 
     place = "memory"
+    is_renamed = False
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         self._tensors = tensors
