@@ -16,7 +16,7 @@ from shared.gguf.gguf_model import part_names
 from shared.installation import install_command
 
 # What a checkpoint is read from; and the part of it that tells whether it can be served.
-_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 # In Mistral's own layout: where there are others, the same weights again.
 _TWICE = ("consolidated*.safetensors",)
 _FILES_BUT_WEIGHTS = tuple(pattern for pattern in _FILES if pattern != "*.safetensors")

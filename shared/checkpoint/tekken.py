@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from shared.checkpoint.json_file import read_json
+from shared.checkpoint.ranked_words import ranked_bpe
 from shared.errors import ConfigError
 from shared.gguf.tokens.added_tokens import added_token, around_texts
-from shared.gguf.tokens.bpe_tokenizer import PreTokenizer, byte_letters, byte_level_bpe
+from shared.gguf.tokens.bpe_tokenizer import PreTokenizer
 
 TEKKEN_FILE = "tekken.json"
 _BOS = "<s>"
@@ -46,7 +46,7 @@ def tekken_files(path: Path) -> dict[str, bytes]:
     words = _words(file, values.get("vocab"), num_words)
     told = {name: text for name, text in _SPECIAL.items() if text in special}
     return {
-        "tokenizer.json": _json(_tokenizer(config["pattern"], special, words)),
+        "tokenizer.json": _json(_tokenizer(file, config["pattern"], special, words)),
         "tokenizer_config.json": _json(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
@@ -86,35 +86,20 @@ def _words(file: Path, entries: object, num_wanted: int | None) -> list[bytes]:
         if not word or not is_next:
             raise ConfigError(f"{file}: word {rank} is empty or out of order: {entry!r}")
         words.append(word)
-    if len({*words}) != len(words) or not {bytes([each]) for each in range(256)} <= {*words}:
-        raise ConfigError(f"{file}: a word comes twice, or a byte is none")
     return words
 
 
-def _tokenizer(pattern: str, special: list[str], words: list[bytes]) -> dict[str, Any]:
-    alphabet = byte_letters()
-    ranks = {word: rank for rank, word in enumerate(words)}
-    texts = ["".join(alphabet[each] for each in word) for word in words]
-    # Words come behind the special tokens; a merge is as early as the word that it makes.
-    ids = {text: rank for rank, text in enumerate([*special, *texts])}
-    merges = [
-        [texts[ranks[word[:cut]]], texts[ranks[word[cut:]]]]
-        for word in words
-        for cut in _cuts(word, ranks)
-    ]
+def _tokenizer(file: Path, pattern: str, special: list[str], words: list[bytes]) -> dict[str, Any]:
+    """Words come behind the special tokens."""
     first = _BOS if _BOS in special else None
-    return byte_level_bpe(
+    return ranked_bpe(
+        file,
         PreTokenizer(pattern, takes_whole_words=True),
-        [added_token(token_id, text) for token_id, text in enumerate(special)],
-        around_texts({_BOS: special.index(_BOS)} if first else {}, first, None),
-        ids,
-        merges,
+        words,
+        first_id=len(special),
+        added=[added_token(token_id, text) for token_id, text in enumerate(special)],
+        processor=around_texts({_BOS: special.index(_BOS)} if first else {}, first, None),
     )
-
-
-def _cuts(word: bytes, ranks: dict[bytes, int]) -> Iterator[int]:
-    """Where a word is two others."""
-    return (cut for cut in range(1, len(word)) if word[:cut] in ranks and word[cut:] in ranks)
 
 
 def _number(file: Path, config: dict[str, Any], name: str) -> int:

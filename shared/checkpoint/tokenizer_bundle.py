@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from shared.checkpoint.tekken import TEKKEN_FILE, tekken_files
+from shared.checkpoint.tiktoken_files import tiktoken_file_in, tiktoken_files
 from shared.errors import ConfigError, MalformedMessage
 
 # Late where it is used: commands that only look at a service carry bundles about as bytes.
@@ -39,14 +40,16 @@ class TokenizerBundle:
 
     @classmethod
     def from_model_dir(cls, path: Path) -> TokenizerBundle:
-        """Read a model folder. Its tokenizer may be Mistral's (tekken.json); transformers converts
-        a slow one. Raises ConfigError.
+        """Read a model folder. Its tokenizer may be Mistral's (tekken.json), or one of tiktoken's;
+        transformers converts a slow one. Raises ConfigError.
         """
         files = {name: (path / name).read_bytes() for name in _FILES if (path / name).is_file()}
         if "tokenizer.json" in files:
             return cls(files)
         if (path / TEKKEN_FILE).is_file():
             return cls(tekken_files(path) | files)
+        if (file := tiktoken_file_in(path)) is not None:
+            return cls(files | tiktoken_files(file))
         return cls._converted(path)
 
     @classmethod

@@ -13,6 +13,8 @@ _WORD_ENDS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_UPPER_BUT_HAN = rf"{_UPPER[:-1]}&&[^\p{{Han}}]]"
+_LOWER_BUT_HAN = rf"{_LOWER[:-1]}&&[^\p{{Han}}]]"
 _CL100K = (
     rf"{_WORD_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|"
     rf"{_SPACES}"
@@ -24,6 +26,11 @@ _O200K = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_WORD_ENDS}?|"
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_WORD_ENDS}?|"
     rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+_KIMI = (
+    rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER_BUT_HAN}*{_LOWER_BUT_HAN}+{_WORD_ENDS}?|"
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER_BUT_HAN}+{_LOWER_BUT_HAN}*{_WORD_ENDS}?|"
+    rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
 )
 _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|"
@@ -139,7 +146,8 @@ class PreTokenizer:
 
 
 _LLAMA3 = PreTokenizer(_CL100K, takes_whole_words=True, adds_bos=True)
-_QWEN2 = PreTokenizer(_QWEN, is_composed=True)
+QWEN2 = PreTokenizer(_QWEN, is_composed=True)
+KIMI = PreTokenizer(_KIMI, takes_whole_words=True)
 _GPT2 = PreTokenizer()
 _STARCODER = PreTokenizer(splits_digits=True)
 
@@ -149,8 +157,8 @@ PRE_TOKENIZERS = {
     "llama-bpe": _LLAMA3,
     "dbrx": PreTokenizer(_CL100K),  # Phi-4 and Granite 4, too
     "smaug-bpe": PreTokenizer(_CL100K),
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
+    "qwen2": QWEN2,
+    "deepseek-r1-qwen": QWEN2,
     "gpt-4o": PreTokenizer(_O200K),
     "tekken": PreTokenizer(_TEKKEN, takes_whole_words=True),
     "gpt-2": _GPT2,

@@ -44,14 +44,20 @@ def bundle(path: Path, **changes: Any) -> TokenizerBundle:
 
 
 def merged(word: bytes) -> list[int]:
+    return [NUM_SPECIAL + each for each in merged_by_rank(word, VOCAB)]
+
+
+def merged_by_rank(word: bytes, vocab: list[bytes]) -> list[int]:
     """The pair whose word is first in the vocabulary becomes one, until there is none."""
+    if word in vocab:
+        return [vocab.index(word)]
     parts = [bytes([byte]) for byte in word]
     while True:
         pairs = [one + other for one, other in pairwise(parts)]
-        known = [pair for pair in pairs if pair in VOCAB]
+        known = [pair for pair in pairs if pair in vocab]
         if not known:
-            return [NUM_SPECIAL + VOCAB.index(part) for part in parts]
-        first = pairs.index(min(known, key=VOCAB.index))
+            return [vocab.index(part) for part in parts]
+        first = pairs.index(min(known, key=vocab.index))
         parts[first : first + 2] = [pairs[first]]
 
 
