@@ -33,6 +33,7 @@ class PeerValue:
         return f"works as `{self.ours}`" if self.ours else self.advice
 
 
+SPECULATIVE_CONFIG = "--speculative-config"
 _ALL = "vLLM, SGLang, llama.cpp"
 _BOTH = "vLLM, SGLang"
 _MODEL_ADVICE = "MODEL stands without a flag: `jetflock serve MODEL`"
@@ -133,20 +134,26 @@ PEER_FLAGS = (
         "vLLM, llama.cpp",
         advice="a model is on the GPU or on the processor as a whole: `--device cuda` or `cpu`",
     ),
+    PeerFlag(("--speculative-draft-model-path",), "SGLang", "--draft-model"),
+    PeerFlag(("--model-draft", "-md"), "llama.cpp", "--draft-model"),
+    PeerFlag(("--speculative-num-steps",), "SGLang", "--num-draft-tokens"),
+    PeerFlag(("--num-speculative-tokens",), "vLLM", "--num-draft-tokens"),
+    PeerFlag(("--draft-max",), "llama.cpp", "--num-draft-tokens"),
+    PeerFlag(
+        (SPECULATIVE_CONFIG,),
+        "vLLM",
+        advice="`--draft-model`, or `--speculate` with `--num-draft-tokens`, as its JSON says",
+    ),
     PeerFlag(
         (
-            "--speculative-config",
             "--speculative-algorithm",
-            "--speculative-num-steps",
+            "--speculative-eagle-topk",
             "--speculative-num-draft-tokens",
-            "--num-speculative-tokens",
-            "--model-draft",
-            "-md",
-            "--draft-max",
             "--spec-type",
         ),
-        _ALL,
-        advice="`--speculate suffix` with `--num-draft-tokens`; there are no draft models",
+        "SGLang, llama.cpp",
+        advice="`--draft-model PATH`, or `--speculate ngram` or `suffix`; guesses are chains of up "
+        "to `--num-draft-tokens`",
     ),
     PeerFlag(
         ("--enable-auto-tool-choice",),

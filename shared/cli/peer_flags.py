@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 
-from shared.cli.peer_flag_table import PEER_FLAGS, PEER_VALUES, PeerFlag
+from shared.cli.peer_flag_table import (
+    PEER_FLAGS,
+    PEER_VALUES,
+    SPECULATIVE_CONFIG,
+    PeerFlag,
+)
 from shared.errors import ConfigError
 
 _HEAD = """\
@@ -22,6 +28,13 @@ this table.
 _VALUES_HEAD = """
 The same for values of flags that both have:
 """
+
+_SPECULATIVE_FIELDS = {
+    "model": "--draft-model",
+    "num_speculative_tokens": "--num-draft-tokens",
+    "prompt_lookup_min": "--min-ngram-len",
+    "prompt_lookup_max": "--max-ngram-len",
+}
 
 
 def is_peer_flag(word: str) -> bool:
@@ -38,8 +51,44 @@ def translated(words: Sequence[str], own_flags: Iterable[str] = ()) -> list[str]
     own = set(own_flags)
     by_name = {each: flag for flag in PEER_FLAGS for each in flag.names if each not in own}
     return _with_our_values(
-        [_translated(word, by_name.get(word.partition("=")[0])) for word in words]
+        [
+            _translated(word, by_name.get(word.partition("=")[0]))
+            for word in _with_speculative_config(words)
+        ]
     )
+
+
+def _with_speculative_config(words: Sequence[str]) -> list[str]:
+    """What vLLM says of guesses in JSON, in flags of ours. Raises ConfigError."""
+    result: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name != SPECULATIVE_CONFIG:
+            result.append(word)
+        else:
+            result += _speculative_flags(value if equals else next(rest, ""))
+    return result
+
+
+def _speculative_flags(text: str) -> list[str]:
+    try:
+        values = json.loads(text)
+    except ValueError as exc:
+        raise ConfigError(f"{SPECULATIVE_CONFIG} {text!r} is not JSON: {exc}") from exc
+    if not isinstance(values, dict):
+        raise ConfigError(f"{SPECULATIVE_CONFIG} must be a JSON object, not {text!r}")
+    method = values.pop("method", "draft_model")
+    if method not in ("draft_model", "ngram", "suffix"):
+        raise ConfigError(
+            f"{SPECULATIVE_CONFIG}: method must be draft_model, ngram or suffix, not {method!r}"
+        )
+    flags = [] if method == "draft_model" else ["--speculate", method]
+    for name, value in values.items():
+        if name not in _SPECULATIVE_FIELDS:
+            raise ConfigError(f"{SPECULATIVE_CONFIG}: {name} is not supported; leave it out")
+        flags += [_SPECULATIVE_FIELDS[name], str(value)]
+    return flags
 
 
 def _translated(word: str, flag: PeerFlag | None) -> str:

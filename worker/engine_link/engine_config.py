@@ -135,12 +135,22 @@ class EngineConfig(LogConfig):
     speculate: SpeculateName = "off"
     """Guess tokens for a step to confirm: what followed the same words in the request, by its last
     few tokens (ngram), or by the longest repetition, also of earlier outputs (suffix)."""
+    draft_model: str | None = None
+    """Folder of a small model with the same tokenizer, whose guesses a step confirms, on a CPU; how
+    many depends on what they cost and how many are right."""
     num_draft_tokens: int = 8
     """Guesses of a request in a step, at most."""
     min_ngram_len: int = 2
     """Tokens at the end that must have occurred before, at least."""
     max_ngram_len: int = 4
     """Of several occurrences the longest counts, up to this many tokens."""
+
+    @property
+    def guesses_by(self) -> str:
+        """Field and value that ask for guesses; "": none does."""
+        if self.draft_model is not None:
+            return f"draft_model={self.draft_model}"
+        return "" if self.speculate == "off" else f"speculate={self.speculate}"
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -197,6 +207,11 @@ class EngineConfig(LogConfig):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be above 0 seconds, not {value}")
+        if self.draft_model is not None and self.speculate != "off":
+            raise ConfigError(
+                f"draft_model={self.draft_model} and speculate={self.speculate} are two ways of "
+                "guessing: leave one of them out"
+            )
         if not self.priority_aging_s > 0:
             raise ConfigError(f"priority_aging_s must be above 0, not {self.priority_aging_s}")
         if self.max_ngram_len < self.min_ngram_len:

@@ -116,3 +116,29 @@ def test_the_command_says_it_before_anything_starts() -> None:
         "jetflock serve: --pipeline-parallel-size is a flag of vLLM, SGLang. In jetflock: there is "
         "none; --tp N divides a model among GPUs\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "ours"),
+    [
+        (
+            '{"model": "/m", "num_speculative_tokens": 3}',
+            ["--draft-model", "/m", "--num-draft-tokens", "3"],
+        ),
+        (
+            '{"method": "ngram", "prompt_lookup_max": 5}',
+            ["--speculate", "ngram", "--max-ngram-len", "5"],
+        ),
+        ('{"method": "medusa"}', "method must be draft_model, ngram or suffix, not 'medusa'"),
+        ('{"draft_tensor_parallel_size": 2}', "draft_tensor_parallel_size is not supported"),
+        ("model=/m", "is not JSON"),
+        ("[]", "must be a JSON object"),
+    ],
+)
+def test_what_vllm_says_of_guesses_is_taken(config: str, ours: list[str] | str) -> None:
+    if isinstance(ours, str):
+        with pytest.raises(ConfigError, match=ours):
+            translated(["M", "--speculative-config", config])
+        return
+    assert translated(["M", "--speculative-config", config, "--host"]) == ["M", *ours, "--host"]
+    assert translated([f"--speculative-config={config}"]) == ours

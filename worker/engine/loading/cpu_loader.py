@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +18,14 @@ from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
 from worker.engine.cpu.state_cache import StateCache
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
+from worker.engine.drafting.draft_model import DraftModel
+from worker.engine.drafting.model_drafter import ModelDrafter
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.loading import determinism, made_limits, recurrent_limits
-from worker.engine.loading.memory_check import check_memory, weight_bytes
+from worker.engine.loading.draft_loading import DraftSetup
+from worker.engine.loading.memory_check import BesideModel, check_memory, weight_bytes
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
 from worker.engine.models.decoder_config import DecoderConfig
@@ -42,6 +46,7 @@ from worker.engine.native.native_choice import (
 from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
+from worker.engine.speculation.draft_length import DraftLength
 from worker.engine_link.engine_config import EngineConfig
 
 MAX_KEPT_BYTES = 256 << 20  # of what a tower made of images
@@ -81,13 +86,12 @@ class CpuLoader:
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        library, expert_library = prepare_on_cpu(self._site, setup)
+        draft_setup = DraftSetup.read(self._site.config, setup)
+        libraries = prepare_on_cpu(self._site, setup, draft_setup)
         self._site.progress.enter(LOAD_WEIGHTS)
-        if library is None:
-            loaded = self._load_torch(setup, expert_library)
-        else:
-            loaded = self._load_native(setup, library)
+        loaded = self._load(setup, libraries, draft_setup)
         pool, forward = loaded.pool, loaded.forward
+        draft = None if draft_setup is None else self._load_draft(draft_setup, loaded, setup)
         state_layers, num_rows = setup.config.state_layers, self._site.step.max_running
         num_snapshots = self._num_snapshots(setup.config, pool) if state_layers else None
         states = StateCache(state_layers, num_rows, num_snapshots or 0) if state_layers else None
@@ -96,6 +100,8 @@ class CpuLoader:
             pool.release()
             if states is not None:
                 states.release()
+            if draft is not None:
+                draft.release()
 
         return LoadedModel(
             pool,
@@ -111,7 +117,14 @@ class CpuLoader:
             forward.lora_projections,
             num_snapshots=num_snapshots,
             remark="; ".join(
-                filter(None, (self._remark(setup.config, num_snapshots), loaded.remark))
+                filter(
+                    None,
+                    (
+                        self._remark(setup.config, num_snapshots),
+                        loaded.remark,
+                        "" if draft is None else f"{draft.name} guesses for it",
+                    ),
+                )
             ),
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
@@ -120,13 +133,42 @@ class CpuLoader:
             release_cache=release_cache,
             no_embeds=_embeds_obstacle(setup.config),
             tells_hidden=True,
+            make_drafter=None
+            if draft is None
+            else lambda ledger: ModelDrafter(
+                draft, ledger, grammars, DraftLength(self._site.config.num_draft_tokens)
+            ),
         )
 
-    def _load_native(self, setup: ModelSetup, library: NativeLibrary) -> _OnCpu:
+    def _load(
+        self, setup: ModelSetup, libraries: _Libraries, draft: DraftSetup | None = None
+    ) -> _OnCpu:
+        """`draft`: a model that has the same pages."""
+        if libraries.decoder is None:
+            return self._load_torch(setup, libraries.experts, draft)
+        return self._load_native(setup, libraries.decoder, draft)
+
+    def _load_draft(self, draft: DraftSetup, target: _OnCpu, setup: ModelSetup) -> DraftModel:
+        """Raises ConfigError."""
+        config, model = draft.beside(target.pool.num_tokens), draft.setup.config
+        library = choose_native_library(config, model, draft.setup.dtype)
+        loader = CpuLoader(replace(self._site, config=config))
+        loaded = loader._load(draft.setup, _Libraries(library, None))
+        return DraftModel(
+            f"{Path(config.model_path).name} ({model.num_parameters / 1e6:.1f} million parameters)",
+            loaded.forward,
+            loaded.pool,
+            draft.setup.max_context_len,
+            setup.config.num_outputs,
+        )
+
+    def _load_native(
+        self, setup: ModelSetup, library: NativeLibrary, draft: DraftSetup | None
+    ) -> _OnCpu:
         loaded = NativeLoader(self._site, setup, library).load()
         weights = loaded.weights
         inputs = self._remark_on_inputs(weights.placed.integer_share)
-        pool = self._make_pool(setup)
+        pool = self._make_pool(setup, draft)
         num_threads = torch.get_num_threads()
         forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
         return _OnCpu(
@@ -140,7 +182,9 @@ class CpuLoader:
             num_packed_failures=loaded.num_failures,
         )
 
-    def _load_torch(self, setup: ModelSetup, library: NativeLibrary | None) -> _OnCpu:
+    def _load_torch(
+        self, setup: ModelSetup, library: NativeLibrary | None, draft: DraftSetup | None
+    ) -> _OnCpu:
         """With a library for its experts where they are multiplied in codes."""
         experts = (
             None
@@ -156,7 +200,7 @@ class CpuLoader:
             self._site.progress.on_weights,
             experts,
         )
-        pool = self._make_pool(setup)
+        pool = self._make_pool(setup, draft)
         attention = TorchAttentionBackend(pool, model.attention_layers)
         whole = model if isinstance(model, TransformersModel) else None
         on_cpu = _OnCpu(pool, TorchForward(model, attention), self._load_eyes(setup, whole))
@@ -205,15 +249,16 @@ class CpuLoader:
             self._site.config, model.state_bytes, pool.num_pages, kv_bytes + running_bytes
         )
 
-    def _make_pool(self, setup: ModelSetup) -> KVCachePool:
-        """In what the weights have left of the memory."""
+    def _make_pool(self, setup: ModelSetup, draft: DraftSetup | None) -> KVCachePool:
+        """In what the weights have left of the memory, beside the pages of `draft`."""
         layers, config = setup.config.attention_layers, self._site.config
         kv_dtype = kv_cache_dtype(config.kv_dtype, setup.dtype)
         layout = KVLayout.of(layers, kv_dtype, config.page_size)
         if not layers:
             max_running = self._site.step.max_running
             return KVCachePool(layout, num_empty_pages(config, max_running, setup.max_context_len))
-        return KVCachePool(layout, num_kv_pages(config, layout.bytes_per_token))
+        beside = 0 if draft is None else draft.kv_bytes_per_token
+        return KVCachePool(layout, num_kv_pages(config, layout.bytes_per_token + beside))
 
 
 def _embeds_obstacle(model: ModelConfig) -> str:
@@ -244,7 +289,9 @@ def _num_other_bytes(setup: ModelSetup, model: Model) -> int:
     return weight_bytes(setup.config, setup.dtype) - num_expert_bytes
 
 
-def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
+def prepare_on_cpu(
+    site: LoadSite, setup: ModelSetup, draft: DraftSetup | None = None
+) -> _Libraries:
     """What comes before any weights. Raises ConfigError for a model that does not fit, or not as it
     is configured.
     """
@@ -257,7 +304,8 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
     made_limits.check_on_cpu(config, model, dtype)
     may_be_native = may_choose_native(config, model, dtype)
     in_codes = may_be_native or may_have_experts
-    check_memory(config, model, dtype, setup.max_context_len, in_codes=in_codes)
+    beside = BesideModel() if draft is None else draft.memory
+    check_memory(config, model, dtype, setup.max_context_len, in_codes=in_codes, beside=beside)
     site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
     library = choose_native_library(config, model, dtype)
     is_native = library is not None
@@ -270,7 +318,7 @@ def prepare_on_cpu(site: LoadSite, setup: ModelSetup) -> _Libraries:
         raise _not_by_torch("cpu_activations=int8", _NOT_BUILT)
     made_limits.check_library(model, is_there=experts is not None)
     if in_codes and library is None and experts is None:
-        check_memory(config, model, dtype, setup.max_context_len)
+        check_memory(config, model, dtype, setup.max_context_len, beside=beside)
     determinism.check_on_cpu(config, model, dtype, is_native=is_native)
     return _Libraries(library, experts)
 

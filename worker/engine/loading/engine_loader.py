@@ -51,6 +51,7 @@ from worker.engine.request.stop_check import StopCheck
 from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
+from worker.engine.speculation.drafter import Drafter
 from worker.engine.speculation.drafters import make_drafter
 from worker.engine_link.engine_channel import EngineChannel
 from worker.engine_link.engine_config import EngineConfig
@@ -172,6 +173,11 @@ class EngineLoader:
                 raise ConfigError(
                     "cpu_activations=int8 is for models that make tokens, on a CPU with tp=1"
                 )
+            if self._config.draft_model is not None:
+                raise ConfigError(
+                    f"draft_model={self._config.draft_model} is for models that make tokens, on a "
+                    "CPU with tp=1; leave it out"
+                )
         return loader
 
     def _make_grammars(self, model_config: ModelConfig) -> GrammarBackend:
@@ -202,10 +208,14 @@ class EngineLoader:
                 setup.config.vocab_size,
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
-                make_drafter(self._config, can_drop_tokens=not loaded.keeps_states),
+                self._make_drafter(loaded, ledger),
             ),
             loaded.make_runner(ledger.req_to_token),
         )
+
+    def _make_drafter(self, loaded: LoadedModel, ledger: KVLedger) -> Drafter | None:
+        model = None if loaded.make_drafter is None else loaded.make_drafter(ledger)
+        return make_drafter(self._config, model, can_drop_tokens=not loaded.keeps_states)
 
     def _ready(
         self, setup: ModelSetup, loaded: LoadedModel, one_token_step_s: float

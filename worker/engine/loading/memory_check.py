@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -17,6 +18,13 @@ from worker.engine_link.engine_config import EngineConfig
 MIN_KV_TOKENS = 1024  # with fewer, hardly a request could be served
 
 
+class BesideModel(NamedTuple):
+    """What a draft model takes beside the model that it guesses for."""
+
+    num_weight_bytes: int = 0
+    kv_bytes_per_token: int = 0
+
+
 def check_memory(
     config: EngineConfig,
     model: ModelConfig,
@@ -24,18 +32,19 @@ def check_memory(
     max_context_len: int,
     *,
     in_codes: bool = False,
+    beside: BesideModel = BesideModel(),  # noqa: B008 - it cannot change
 ) -> None:
     """Raises ConfigError, with the numbers, when weights and the least of a KV pool do not fit."""
     num_weight_bytes = weight_bytes(model, dtype, in_codes=in_codes)
     kv_dtype = kv_cache_dtype(config.kv_dtype, dtype)
-    kv_bytes_per_token = model.kv_bytes_per_token(kv_dtype)
+    kv_bytes_per_token = model.kv_bytes_per_token(kv_dtype) + beside.kv_bytes_per_token
     num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
     kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
     max_running = StepLimits.of(config, on_gpu=False).max_running
     num_snapshots = config.state_snapshots or 0  # by default they take what is left
     state_bytes = (max_running + num_snapshots) * model.state_bytes
     available = available_memory_bytes()
-    if num_weight_bytes + kv_bytes + state_bytes <= available:
+    if num_weight_bytes + beside.num_weight_bytes + kv_bytes + state_bytes <= available:
         return
     kept_tokens = ""
     if kv_bytes_per_token:
@@ -49,9 +58,12 @@ def check_memory(
     if state_bytes:
         told = f", state_snapshots={num_snapshots}" if num_snapshots else ""
         states = f", recurrent states {_gib(state_bytes)} (max_running={max_running}{told})"
+    draft = ""
+    if beside.num_weight_bytes:
+        draft = f", draft_model={config.draft_model} {_gib(beside.num_weight_bytes)}"
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
-        f"billion parameters take {_gib(num_weight_bytes)}{kept}{kept_tokens}{states}, "
+        f"billion parameters take {_gib(num_weight_bytes)}{kept}{draft}{kept_tokens}{states}, "
         f"and {_gib(available)} are available{stored}"
     )
 

@@ -17,6 +17,8 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
+from worker.engine.schedule.kv_ledger import KVLedger
+from worker.engine.speculation.drafter import Drafter
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -59,6 +61,8 @@ class LoadedModel:
     num_packed_failures: int = 0  # of the packed form on disk: not had, or not as it was written
     # Gives the memory of the pool back until it is written again. None: it cannot.
     release_cache: Callable[[], None] | None = None
+    # For the books of one scheduler. None: it has no draft model.
+    make_drafter: Callable[[KVLedger], Drafter] | None = None
 
     @property
     def keeps_states(self) -> bool:

@@ -23,9 +23,9 @@ def check_on_cpu(config: EngineConfig, model: ModelConfig) -> None:
             f"kv_memory_bytes={config.kv_memory_bytes} is not possible with {model.architecture}: "
             "it keeps no keys and values; leave it out"
         )
-    if model.state_layers and config.speculate != "off":
+    if model.state_layers and config.guesses_by:
         raise ConfigError(
-            f"speculate={config.speculate} is not possible with {model.architecture}: the state of "
+            f"{config.guesses_by} is not possible with {model.architecture}: the state of "
             "its recurrent layers cannot be taken back where a guess is wrong; leave it out"
         )
 

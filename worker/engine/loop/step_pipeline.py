@@ -17,7 +17,7 @@ class StepDone(NamedTuple):
 
     outputs: list[RunOutput]
     size: StepSize
-    elapsed_s: float  # since its launch, or since the step before it was done
+    elapsed_s: float  # since it was planned, or since the step before it was done
     begun: list[RunBegin]  # since the step before it was done
     num_fitting: int | None  # tokens that memory had room for at once; None: for all
     shares: list[RunShare]
@@ -26,6 +26,7 @@ class StepDone(NamedTuple):
 class _StepInFlight(NamedTuple):
     batch: ScheduleBatch
     handle: StepHandle
+    planned_at_s: float  # when its plan, and guesses for it, were begun
     launched_at_s: float
 
 
@@ -59,12 +60,13 @@ class StepPipeline:
 
         None when nothing was collected: there was nothing, or there is room for one more.
         """
+        planned_at_s = time.monotonic()
         batch = self._scheduler.next_batch(token_budget, prefill_budget)
         if batch is not None:
             launched_at_s = time.monotonic()
             self._note_begun(launched_at_s)
             handle = self._runner.launch(batch)
-            self._in_flight.append(_StepInFlight(batch, handle, launched_at_s))
+            self._in_flight.append(_StepInFlight(batch, handle, planned_at_s, launched_at_s))
             self._owes_choice = batch.chooses_late
             if len(self._in_flight) <= self._depth:
                 return None
@@ -74,11 +76,12 @@ class StepPipeline:
         """Waits for the oldest step in flight, if there is one."""
         if not self._in_flight:
             return None
-        batch, handle, launched_at_s = self._in_flight.popleft()
+        batch, handle, planned_at_s, launched_at_s = self._in_flight.popleft()
         result = handle.collect()
-        begun_at_s = max(launched_at_s, self._done_at_s)
+        begun_at_s, free_at_s = max(planned_at_s, self._done_at_s), self._done_at_s
         self._done_at_s = time.monotonic()
         outputs = self._scheduler.process(batch, result)
+        self._scheduler.note_time(batch.size, self._done_at_s - max(launched_at_s, free_at_s))
         if self._owes_choice:
             self._in_flight[-1].handle.choose()
             self._owes_choice = False

@@ -118,6 +118,8 @@ class LiveReqs:
         """It waits again, at its old place."""
         self._ledger.release(req)
         self._leave_batch(req)
+        if self._drafter is not None:
+            self._drafter.forget(req)
         req.status = ReqStatus.WAITING
         self.waiting.push(req)
 

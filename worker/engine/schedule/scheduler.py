@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shared.protocol.finish import Finish, FinishReason
 from worker.engine.request.req import Req, ReqStatus
-from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
+from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq, StepSize
 from worker.engine.request.step_result import StepResult
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
@@ -127,6 +127,11 @@ class Scheduler:
         outputs = self._results.take(batch, result)
         self._reserve_ratio.on_step()
         return outputs
+
+    def note_time(self, size: StepSize, elapsed_s: float) -> None:
+        """How long the step that was booked last took, from its launch on."""
+        if self._drafter is not None:
+            self._drafter.on_step(size, elapsed_s)
 
     def take_ended(self) -> list[RunOutput]:
         """Requests that ended without a step since the last call."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from worker.engine.request.req import Req
+from worker.engine.request.schedule_batch import StepSize
 
 
 class Drafter(Protocol):
@@ -50,6 +51,10 @@ class Drafter(Protocol):
         """How many of a step's drafts were right."""
         ...
 
+    def on_step(self, size: StepSize, elapsed_s: float) -> None:
+        """A step is done, which took so long without guessing."""
+        ...
+
     def forget(self, req: Req) -> None:
-        """It has ended."""
+        """It has left the batch: it has ended, or gives its pages to others and comes again."""
         ...

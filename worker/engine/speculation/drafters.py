@@ -35,9 +35,14 @@ _DRAFTERS: dict[SpeculateName, Callable[[EngineConfig], Drafter]] = {
 }
 
 
-def make_drafter(config: EngineConfig, *, can_drop_tokens: bool) -> Drafter | None:
-    """None: a step gives each request one token, as it must where wrong guesses stay."""
+def make_drafter(
+    config: EngineConfig, model: Drafter | None = None, *, can_drop_tokens: bool
+) -> Drafter | None:
+    """With a draft `model` if there is one. None: a step gives each request one token, as it must
+    where wrong guesses stay.
+    """
     if not can_drop_tokens:
         return None
-    others = None if config.speculate == "off" else _DRAFTERS[config.speculate](config)
-    return GrammarDrafter(others)
+    if model is None and config.speculate != "off":
+        return GrammarDrafter(_DRAFTERS[config.speculate](config))
+    return GrammarDrafter(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from worker.engine.request.req import Req
+from worker.engine.request.schedule_batch import StepSize
 from worker.engine.speculation.draft_pace import DraftPace
 from worker.engine.speculation.drafter import Drafter
 
@@ -69,6 +70,10 @@ class GrammarDrafter:
                 self._paces[req.run_id].on_result(num_drafted, num_accepted)
         elif self._others is not None:
             self._others.on_result(req, num_drafted, num_accepted)
+
+    def on_step(self, size: StepSize, elapsed_s: float) -> None:
+        if self._others is not None:
+            self._others.on_step(size, elapsed_s)
 
     def forget(self, req: Req) -> None:
         self._paces.pop(req.run_id, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.engine.request.req import Req
+from worker.engine.request.req import Req, ReqStatus
+from worker.engine.request.schedule_batch import StepSize
 from worker.engine.speculation.draft_pace import DraftPace
 from worker.engine.speculation.earlier_outputs import EarlierOutputs, OutputCursor
 from worker.engine.speculation.token_index import TokenIndex
@@ -77,9 +78,12 @@ class RepetitionDrafter:
         if req.run_id in self._drafts:
             self._drafts[req.run_id].pace.on_result(num_drafted, num_accepted)
 
+    def on_step(self, size: StepSize, elapsed_s: float) -> None:
+        """Guesses cost next to nothing."""
+
     def forget(self, req: Req) -> None:
         self._drafts.pop(req.run_id, None)
-        if self._earlier is not None:
+        if self._earlier is not None and req.status is ReqStatus.FINISHED:
             self._earlier.add(req)
 
     def _start(self, req: Req) -> _Draft:

@@ -1,0 +1,1 @@
+"""Small models that guess for a large one, over the same pages."""
