@@ -47,7 +47,8 @@ class FrontendConfig(ClusterConfig):
     """YAML or JSON file with texts, or first messages of chats, that are no tenant's secret: what
     begins with one shares the cached keys and values of just that, whoever asks."""
     queue_max_interactive: int = 8000
-    """Interactive requests of a model that may wait or run; beyond it clients get 429."""
+    """Interactive requests of a model that may wait or run, in the queue or in line before it;
+    beyond it clients get 429."""
     queue_max_batch: int = 4000
     """The same for batch requests, which use at most half of the queue."""
     service_name: str = "jetflock"

@@ -164,7 +164,7 @@ class InferenceParts:
 
 def _admission(process: ProcessParts, streams: StreamParts) -> Admission:
     metrics = process.metrics.acceptance
-    limits = QueueLimits(streams.queue_watch, process.config.queue_limits())
+    limits = QueueLimits(streams.queue_watch, process.config.queue_limits(), streams.models.named)
     return Admission(process.ledger, streams.queue_watch, limits, streams.limits, metrics)
 
 

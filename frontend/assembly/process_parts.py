@@ -23,8 +23,11 @@ from frontend.tenants.auth import ApiKeys
 from frontend.tenants.key_file import KeyWatch
 from frontend.tenants.ledger import TenantLedger
 from shared.cli.shutdown import Shutdown
+from shared.host_limits import available_memory_bytes
 from shared.telemetry.loop_watch import LoopWatch
 from shared.telemetry.tracing import Tracer
+
+_BODIES_SHARE = 16  # of the memory, as JSON; read they take up to ten times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class ProcessParts:
             ledger=TenantLedger(),
             keys=keys,
             callers=CallerReader(config, keys),
-            intake=BodyIntake(),
+            intake=BodyIntake(available_memory_bytes() // _BODIES_SHARE),
             encoder=PromptEncoder(),
             images=ImageLoader(config.image_limits(), ImageFetcher(config.fetch_policy())),
             grammars=GrammarChecker(),

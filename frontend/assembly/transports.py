@@ -34,13 +34,13 @@ class Transports:
     @classmethod
     def of(cls, process: ProcessParts, side: FrontendSide) -> Self:
         """The transports that lead to this side."""
-        entrance = Entrance(side.app, side.inference.admission.line.overload)
+        entrance = Entrance(side.app, side.inference.admission.overload)
         server = http_server(entrance, entrance.refusal)
         return cls(process.listener, entrance, server, _nats_service(process, side))
 
     def lead_to(self, side: FrontendSide) -> None:
         """What comes in from now on; what came in before is answered where it is."""
-        self._entrance.lead_to(side.app, side.inference.admission.line.overload)
+        self._entrance.lead_to(side.app, side.inference.admission.overload)
         if self.service is not None:
             self.service.lead_to(side.nats_handlers, side.stored.files)
 

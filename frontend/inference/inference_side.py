@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from frontend.inference.acceptor import Acceptor
@@ -69,15 +69,17 @@ class InferenceSide:
         """
         caller = self._spans.begin(caller, surface)
         with ended_on_error(caller.span):
-            async with self._admission.turn(caller):
-                return await self._start(surface, body, caller)
+            arrived_at = asyncio.get_running_loop().time()
+            key, caller = _taken(surface, body, caller)
+            async with self._admission.turn(caller) as caller:
+                return await self._start(surface, body, key, caller, arrived_at)
 
-    async def _start(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Answer:
-        arrived_at = asyncio.get_running_loop().time()
-        key, caller = _taken(surface, body, caller)
+    async def _start(
+        self, surface: Surface, body: dict[str, Any], key: str, caller: Caller, arrived_at: float
+    ) -> Answer:
         if key:
             return await self._keyed_starts.start(
-                self._keyed(surface, body, caller),
+                self._keyed(surface, body, caller, arrived_at),
                 key,
                 key_name(caller.owner, key),
                 fingerprint(surface, body),
@@ -93,20 +95,25 @@ class InferenceSide:
 
         Nothing is started: the queue here takes no request any more. Raises RequestError.
         """
+        arrived_at = asyncio.get_running_loop().time()
         key, caller = _taken(surface, body, caller)
         if not key:
             return None
         caller = self._spans.begin(caller, surface)
         with ended_on_error(caller.span):
             return await self._keyed_starts.joined(
-                self._keyed(surface, body, caller),
+                self._keyed(surface, body, caller, arrived_at),
                 key,
                 key_name(caller.owner, key),
                 fingerprint(surface, body),
             )
 
-    def _keyed(self, surface: Surface, body: dict[str, Any], caller: Caller) -> _KeyedRequest:
-        return _KeyedRequest(self._jobs, self._acceptor, self._resumer, surface, body, caller)
+    def _keyed(
+        self, surface: Surface, body: dict[str, Any], caller: Caller, arrived_at: float
+    ) -> _KeyedRequest:
+        return _KeyedRequest(
+            self._jobs, self._acceptor, self._resumer, surface, body, caller, arrived_at
+        )
 
     async def read_response(
         self, kept: KeptResponse, caller: Caller, starting_after: int
@@ -189,7 +196,7 @@ class _KeyedRequest:
     surface: Surface
     body: dict[str, Any]
     caller: Caller
-    arrived_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    arrived_at: float
     job: Job | None = None
 
     async def validate(self) -> None:

@@ -183,7 +183,8 @@ class Submitter:
             raise RequestTooLarge("The request is larger than the queue takes.") from exc
         except LimitReached as exc:
             raise QueueFull(
-                "The queue is full; try again later.", self._drain.retry_after_s(group_size)
+                "The queue is full (--queue-max-msgs, --queue-max-bytes); try again later.",
+                self._drain.retry_after_s(group_size),
             ) from exc
         except QueueClosed as exc:
             self._end_if_stored(request)  # an earlier attempt, whose answer was lost, might be

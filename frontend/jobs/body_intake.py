@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 from frontend.fields.request_body import RawBody
@@ -13,11 +14,12 @@ from frontend.jobs.job import Caller
 from frontend.tenants.rate_bucket import RateBucket
 from frontend.tenants.tenant import Tenant
 from frontend.tenants.tenant_line import TenantLine
-from shared.errors import RateLimited, RequestError
+from shared.errors import Overloaded, RateLimited, RequestError
 
 _MS_PER_MINUTE = 2000  # of the event loop; two seconds at once, a thirtieth of it for ever
 _SHORT_MS = 1.0
 _REFUSAL_MS = 0.3  # what each costs besides its body
+_FULL_RETRY_S = 5
 _NO_FAULT = (408, 409, 429, 499)  # of what the body says
 
 
@@ -103,12 +105,47 @@ class RefusedWork:
         bucket.take(min(num_ms, bucket.level(now) + bucket.per_minute), now)
 
 
-class BodyIntake:
-    """Reads the bodies of one process, whose event loop they all share."""
+class HeldBytes:
+    """Bytes of the bodies whose requests are not accepted yet, by tenant's id."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._of_tenant: Counter[str] = Counter()
+
+    @contextmanager
+    def held(self, tenant: Tenant, num_bytes: int) -> Iterator[None]:
+        """One that is alone is always taken; of several a tenant with a key has half at most.
+
+        Raises Overloaded.
+        """
+        num_theirs = self._of_tenant[tenant.id] if tenant.id else 0
+        if self._num_bytes and num_bytes + num_theirs > self._max_bytes - self._num_bytes:
+            raise Overloaded(
+                f"The bodies of requests that are not accepted yet take {self._num_bytes} bytes, "
+                f"of {self._max_bytes} that they may take; try again later.",
+                _FULL_RETRY_S,
+            )
+        self._add(tenant, num_bytes)
+        try:
+            yield
+        finally:
+            self._add(tenant, -num_bytes)
+
+    def _add(self, tenant: Tenant, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._of_tenant[tenant.id] += num_bytes
+        if not self._of_tenant[tenant.id]:
+            del self._of_tenant[tenant.id]
+
+
+class BodyIntake:
+    """Reads the bodies of one process, whose event loop and memory they all share."""
+
+    def __init__(self, max_bytes: int) -> None:
         self._line = BodyLine()
         self._refused = RefusedWork()
+        self._bytes = HeldBytes(max_bytes)
 
     def check(self, caller: Caller) -> None:
         """Spares the work for a body that is not read anyway. Raises RateLimited."""
@@ -118,17 +155,19 @@ class BodyIntake:
     async def read(self, data: bytes, caller: Caller) -> AsyncIterator[dict[str, Any]]:
         """A JSON object. When it is refused, here or within, its tenant is charged for it.
 
-        Raises InvalidRequest, RequestTooLarge, or RateLimited when too much was refused before.
+        Raises InvalidRequest, RequestTooLarge, RateLimited when too much was refused before, or
+        Overloaded when there are too many bytes.
         """
         self.check(caller)
-        raw = RawBody(data)
-        if raw.reading_ms > _SHORT_MS:
-            await self._line.turn(caller.tenant.id)
-            self.check(caller)
-        try:
-            yield raw.parse()
-        except RequestError as exc:
-            if 400 <= exc.status_code < 500 and exc.status_code not in _NO_FAULT:
-                num_ms = _REFUSAL_MS + raw.reading_ms
-                self._refused.charge(caller.tenant, num_ms, time.monotonic())
-            raise
+        with self._bytes.held(caller.tenant, len(data)):
+            raw = RawBody(data)
+            if raw.reading_ms > _SHORT_MS:
+                await self._line.turn(caller.tenant.id)
+                self.check(caller)
+            try:
+                yield raw.parse()
+            except RequestError as exc:
+                if 400 <= exc.status_code < 500 and exc.status_code not in _NO_FAULT:
+                    num_ms = _REFUSAL_MS + raw.reading_ms
+                    self._refused.charge(caller.tenant, num_ms, time.monotonic())
+                raise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -64,6 +64,8 @@ class Prompt:
     embeds: PromptEmbeds | None = None  # in the place of its tokens, which all are 0
 
 
+_SOON_S = 0.001  # is left at least
+
 T = TypeVar("T")
 
 
@@ -104,6 +106,15 @@ class Caller:
     wants_kept: bool = False  # what it asks shall be kept for forks
     presence: Presence = Unseen()  # noqa: RUF009 (it has no state)
     unknown: UnknownFields = field(default_factory=UnknownFields)  # of its body, as they are met
+
+    def later(self, waited_s: float) -> Self:
+        """With what is left to it of its times."""
+        return replace(
+            self,
+            deadline_s=max(_SOON_S, self.deadline_s - waited_s),
+            detached_deadline_s=max(_SOON_S, self.detached_deadline_s - waited_s),
+            queue_timeout_s=self.queue_timeout_s and max(_SOON_S, self.queue_timeout_s - waited_s),
+        )
 
     @property
     def owner(self) -> str:

@@ -26,6 +26,10 @@ class TenantLine(Generic[Waiting]):
     def add(self, tenant: str, turn: Waiting) -> None:
         self._turns.setdefault(tenant, deque()).append(turn)
 
+    def num_of(self, tenant: str) -> int:
+        """Its turns, with those that it has given up since it was called last."""
+        return len(self._turns.get(tenant, ()))
+
     def next(self) -> Waiting | None:
         """The first one's turn, who then stands behind all others; None when there is none."""
         while self._turns:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from frontend.inference.admission.accept_line import AcceptLine
-from frontend.inference.admission.drain_rate import QueueWatch
+from frontend.inference.admission.accept_line import MAX_ACTIVE, AcceptLine
+from frontend.inference.admission.drain_rate import MAX_RETRY_AFTER_S, QueueWatch
 from frontend.inference.admission.queue_limits import QueueLimits
 from frontend.jobs.job import Caller, Job
 from frontend.limits.stream_limits import StreamLimits
 from frontend.metrics import AcceptanceMetrics
 from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import Tenant
-from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestError
-from shared.subjects import Lane
+from shared.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    Overloaded,
+    QueueFull,
+    RateLimited,
+    RequestError,
+)
+from shared.subjects import JOB_CLASSES, Lane
 from shared.telemetry.metrics import children_of
 
 
@@ -39,19 +47,67 @@ class Admission:
         self._prompt_tokens = children_of(metrics.prompt_tokens)
         self._request_prompt_tokens = children_of(metrics.request_prompt_tokens)
 
+    def overload(self) -> RequestError | None:
+        """Why an interactive request is sent away unread now; None: it may stand in line."""
+        return None if self.line.num_waiting < MAX_ACTIVE else self._no_place(JOB_CLASSES[0])
+
     @asynccontextmanager
-    async def turn(self, caller: Caller) -> AsyncIterator[None]:
-        """The time in which a request is checked and stored. Raises RateLimited, QueueFull or
-        Overloaded.
+    async def turn(self, caller: Caller) -> AsyncIterator[Caller]:
+        """The time in which a request is checked and stored, by a caller with what is then left to
+        it of its times.
+
+        Raises RateLimited, QueueFull (Overloaded: the line is full), DeadlineExceeded, or
+        RequestCancelled when the client goes away while it stands in line.
         """
         self._check_tenant(caller, 1, 0)  # spares the work for one that is refused anyway
         self._check_streams(caller)
+        self._check_line(caller)
+        queue_timeout_s = caller.queue_timeout_s or float("inf")
+        patience_s = min(caller.deadline_s, queue_timeout_s)
+        async with AsyncExitStack() as stack:
+            try:
+                waited_s = await stack.enter_async_context(
+                    self.line.turn(caller.tenant.id, caller.presence, patience_s)
+                )
+            except TimeoutError as exc:
+                raise DeadlineExceeded(
+                    f"The request stood in line for {patience_s:g} s, and was not accepted.",
+                    code="queue_timeout" if patience_s == queue_timeout_s else None,
+                ) from exc
+            yield caller.later(waited_s) if waited_s else caller
+
+    def _check_line(self, caller: Caller) -> None:
+        """So many may stand in line as the queue has room for, of a tenant half of those at most.
+
+        Raises QueueFull.
+        """
+        if self.line.num_waiting < MAX_ACTIVE:
+            return
         try:
-            async with self.line.turn(caller.tenant.id):
-                yield
-        except Overloaded as exc:
+            if (refusal := self._no_place(caller.job_class, caller.tenant.id)) is not None:
+                raise refusal
+        except RequestError as exc:
             self._count_refused(exc, caller)
             raise
+
+    def _no_place(self, job_class: str, tenant_id: str = "") -> QueueFull | None:
+        """Where there are keys, a tenant leaves as many places free as it has: others find some."""
+        num_waiting, room = self.line.num_waiting, self._limits.room(job_class)
+        num_free = max(MAX_ACTIVE, room) - num_waiting
+        if num_free > (self.line.num_of(tenant_id) if tenant_id else 0):
+            return None
+        if room <= MAX_ACTIVE:
+            return QueueFull(
+                f"The queue is full (--queue-max-{job_class}), and {num_waiting} requests stand "
+                "in line before it; try again later.",
+                self._watch.drain.retry_after_s(1),
+            )
+        wait_s = min(MAX_RETRY_AFTER_S, self.line.wait_s)
+        return Overloaded(
+            f"{num_waiting} requests stand in line before the queue, which has room for {room} "
+            f"more (--queue-max-{job_class}); try again later.",
+            max(1, math.ceil(wait_s)),
+        )
 
     def admit(self, caller: Caller, job: Job) -> Sequence[Lane]:
         """Count it in; returns the lane of each request.

@@ -92,6 +92,10 @@ class QueueWatch:
         if pool not in self._pools:
             self._pools.add(pool)
             self._pace.look_soon()
+        return self.num_known(pool, job_class)
+
+    def num_known(self, pool: str, job_class: str) -> int:
+        """The same of any pool, also of one that nobody asked for: it is not looked at."""
         key = pool, job_class
         return self._seen[key] + self._accepted[key] + self._stored[key]
 

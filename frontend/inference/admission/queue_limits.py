@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from frontend.inference.admission.drain_rate import QueueWatch
+from frontend.models.model_directory import NamedModel
 from shared.errors import QueueFull
 from shared.protocol.model_cards import ModelCard
 from shared.subjects import JOB_CLASSES
@@ -17,9 +20,21 @@ class QueueLimits:
     all models: so they never crowd it out.
     """
 
-    def __init__(self, watch: QueueWatch, max_of_class: dict[str, int]) -> None:
+    def __init__(
+        self,
+        watch: QueueWatch,
+        max_of_class: dict[str, int],
+        models: Callable[[], Sequence[NamedModel]],
+    ) -> None:
         self._watch = watch
         self._max = max_of_class
+        self._models = models
+
+    def room(self, job_class: str) -> int:
+        """How many more requests of a class the model may have that has the fewest."""
+        pools = {model.card.pool for model in self._models()} or {""}
+        num_queued = min(self._watch.num_known(pool, job_class) for pool in pools)
+        return self._max[job_class] - num_queued
 
     def check(self, card: ModelCard, job_class: str, num_requests: int) -> None:
         """Whether so many more fit. Raises QueueFull."""

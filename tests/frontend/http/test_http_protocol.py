@@ -12,7 +12,8 @@ import pytest
 import frontend.http.http_request
 import frontend.http.listener
 from frontend.http.http_protocol import MAX_HEAD_BYTES, ConnectionRoom, GuardedProtocol
-from frontend.inference.admission.accept_line import AcceptLine
+from frontend.inference.admission.admission import Admission
+from shared.errors import Overloaded
 from tests.frontend.conftest import RunningFrontend, Stack
 
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -190,7 +191,7 @@ async def test_compressed_bodies_are_refused(stack: Stack) -> None:
 async def test_under_overload_requests_are_refused_unread_and_looks_are_not(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AcceptLine, "is_full", property(lambda _: True))
+    monkeypatch.setattr(Admission, "overload", lambda _: Overloaded("a long line", 1))
     running = await stack.start_frontend()
     async with running.client() as client:
         refused = await client.post("/v1/chat/completions", json=BODY)

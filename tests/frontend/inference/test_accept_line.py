@@ -1,64 +1,30 @@
-"""The line before the queue: few at a time, tenants in turn; bursts wait, overload is refused."""
+"""The line before the queue: few at a time, tenants in turn, as many as the queue has room for."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+import itertools
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from frontend.inference.admission.accept_line import AcceptLine, OverloadWatch
-from shared.errors import Overloaded
+from frontend.inference.admission.accept_line import MAX_ACTIVE, AcceptLine
+from frontend.inference.admission.admission import Admission
+from frontend.inference.admission.drain_rate import DrainRate
+from frontend.inference.admission.queue_limits import QueueLimits
+from frontend.jobs.job import Caller
+from frontend.metrics import FrontendMetrics
+from frontend.tenants.ledger import TenantLedger
+from frontend.tenants.tenant import Tenant
+from shared.errors import DeadlineExceeded, QueueFull, RequestCancelled
 from tests.worker.io_stage import eventually
 
-LOOK_S = 0.1
-
-
-class Load:
-    """So many requests come and leave a second, in looks of a tenth of one."""
-
-    def __init__(self) -> None:
-        self.watch = OverloadWatch()
-        self._now = 0.0
-        self._num_arrived = self._num_left = 0
-
-    def go_on(
-        self, seconds: float, arrive_per_s: float, leave_per_s: float, lag_s: float = 0.0
-    ) -> None:
-        for _ in range(round(seconds / LOOK_S)):
-            self._now += LOOK_S
-            self._num_arrived += round(arrive_per_s * LOOK_S)
-            self._num_left = min(self._num_arrived, self._num_left + round(leave_per_s * LOOK_S))
-            waiting = self._num_arrived - self._num_left
-            self.watch.look(self._now, self._num_arrived, self._num_left, waiting, lag_s)
-
-
-def test_a_burst_is_no_overload_however_long_it_takes_to_serve() -> None:
-    load = Load()
-    load.go_on(1.0, 100, 300)
-    load.go_on(0.2, 20_000, 300)
-    assert not load.watch.is_overloaded
-    load.go_on(15.0, 20, 300)
-    assert not load.watch.is_overloaded
-
-
-def test_more_than_can_be_served_is_overload_within_a_second_and_ends_with_the_line() -> None:
-    load = Load()
-    load.go_on(1.0, 100, 300)
-    load.go_on(2.0, 3000, 300)
-    assert load.watch.is_overloaded
-    assert 64 <= load.watch.room <= 150  # what leaves in 0.4 s
-    load.go_on(30.0, 0, 300)
-    assert not load.watch.is_overloaded
-
-
-def test_a_loop_that_comes_late_hides_the_line() -> None:
-    load = Load()
-    load.go_on(1.0, 400, 300, lag_s=0.05)
-    assert not load.watch.is_overloaded
-    load.go_on(1.0, 400, 300, lag_s=0.4)
-    assert load.watch.is_overloaded
+T = TypeVar("T")
 
 
 async def enter(line: AcceptLine, tenant: str, order: list[str], gate: asyncio.Event) -> None:
@@ -116,24 +82,125 @@ async def test_who_leaves_gives_the_turn_away(is_called: bool) -> None:
     assert order == ["last"]
 
 
-async def test_under_overload_who_waits_too_long_is_told_so_and_who_comes_is_refused() -> None:
+class Hangs:
+    """A client that goes away when it is told to."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+
+    async def during(self, work: Awaitable[T]) -> T:
+        working, gone = asyncio.ensure_future(work), asyncio.create_task(self.gone.wait())
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if not working.done():
+            raise RequestCancelled("The client is gone.")
+        return working.result()
+
+
+@pytest.mark.parametrize("error", [RequestCancelled, TimeoutError])
+async def test_who_is_gone_or_has_no_time_left_stands_in_line_no_more(
+    error: type[Exception],
+) -> None:
+    line, client = AcceptLine(max_active=1), Hangs()
+    patience_s = 0.02 if error is TimeoutError else None
+    async with line.turn("holder"):
+        leaving = asyncio.create_task(line.turn("a", client, patience_s).__aenter__())
+        await eventually(lambda: line.num_waiting == 1)
+        if error is RequestCancelled:
+            client.gone.set()
+        with pytest.raises(error):
+            await leaving
+        assert line.num_waiting == 0
+    async with line.turn("next") as waited_s:
+        assert waited_s == 0
+
+
+async def test_who_comes_is_told_how_long_the_line_takes() -> None:
     line, order = AcceptLine(max_active=1), list[str]()
     gate = asyncio.Event()
-    tasks: list[asyncio.Task[None]] = []
-    async with asyncio.timeout(10):
-        while line.overload() is None:  # two leave in a second, twenty come
-            tasks += [asyncio.create_task(enter(line, "a", order, gate)) for _ in range(40)]
-            await asyncio.sleep(LOOK_S)
-    with pytest.raises(Overloaded, match="stand in line") as caught:
-        async with line.turn("b"):
-            pass
-    assert (caught.value.status_code, caught.value.retry_after_s) == (429, 1)
-    await eventually(lambda: num_refused(tasks) >= 40, 2.0)
+    async with line.turn("holder"):
+        tasks = [asyncio.create_task(enter(line, "a", order, gate)) for _ in range(30)]
+        await eventually(lambda: line.num_waiting == 30)
+        assert line.wait_s == float("inf")
+    await eventually(lambda: line.num_waiting == 28, 3.0)  # turns are lent for half a second
+    assert 5 < line.wait_s < 30
     gate.set()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} == {type(None), Overloaded}
-    await eventually(lambda: line.overload() is None, 2.0)
+    await asyncio.gather(*tasks)
 
 
-def num_refused(tasks: Iterable[asyncio.Task[None]]) -> int:
-    return sum(task.done() and isinstance(task.exception(), Overloaded) for task in tasks)
+class Queue:
+    """One model, of whose queue so much is used."""
+
+    def __init__(self, num_known: int) -> None:
+        self.drain = DrainRate()
+        self._num = num_known
+
+    def num_known(self, pool: str, job_class: str) -> int:
+        return self._num
+
+
+def make_admission(num_queued: int, limit: int = 1000) -> Admission:
+    watch: Any = Queue(num_queued)
+    limits = QueueLimits(watch, {"interactive": limit}, list)
+    streams: Any = SimpleNamespace(check=lambda: None)
+    metrics = FrontendMetrics(CollectorRegistry()).acceptance
+    return Admission(TenantLedger(), watch, limits, streams, metrics)
+
+
+@pytest.mark.parametrize(
+    ("num_queued", "tenants", "num_taken", "code"),
+    [
+        (900, ("",), 100, "overloaded"),
+        (900, ("a",), 64, "overloaded"),  # with keys half of it, or what is always free
+        (700, ("a",), 150, "overloaded"),
+        (700, ("a", "b"), 200, "overloaded"),
+        (1000, ("",), 64, "queue_full"),
+    ],
+)
+async def test_so_many_stand_in_line_as_the_queue_has_room_for(
+    num_queued: int, tenants: tuple[str, ...], num_taken: int, code: str
+) -> None:
+    admission = make_admission(num_queued)
+    async with AsyncExitStack() as held:
+        for _ in range(MAX_ACTIVE):
+            await held.enter_async_context(admission.turn(Caller()))
+        callers = [Caller(tenant=Tenant(name)) for name in tenants]
+        waiting = [
+            asyncio.create_task(admission.turn(caller).__aenter__())
+            for caller, _ in zip(itertools.cycle(callers), range(400), strict=False)
+        ]
+        refused = [task for task in waiting if await failed(task)]
+    assert len(waiting) - len(refused) == num_taken
+    error = refused[0].exception()
+    assert isinstance(error, QueueFull)
+    assert (error.code, error.status_code) == (code, 429)
+    assert error.retry_after_s == 120, "nothing has left so far"
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def failed(task: asyncio.Task[Any]) -> bool:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+async def test_the_time_in_line_counts_and_is_bounded_by_the_deadline() -> None:
+    admission = make_admission(0)
+    caller = Caller(deadline_s=0.5, queue_timeout_s=5.0)
+    async with AsyncExitStack() as held:
+        for _ in range(MAX_ACTIVE):
+            await held.enter_async_context(admission.turn(Caller()))
+        for impatient, code in (
+            (Caller(deadline_s=0.02), "deadline_exceeded"),
+            (Caller(queue_timeout_s=0.02), "queue_timeout"),
+        ):
+            with pytest.raises(DeadlineExceeded) as caught:
+                await held.enter_async_context(admission.turn(impatient))
+            assert caught.value.code == code
+        waiting = asyncio.create_task(admission.turn(caller).__aenter__())
+        await asyncio.sleep(0.1)
+    left = await waiting
+    assert left.deadline_s <= 0.4
+    assert left.queue_timeout_s <= 4.9

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -12,9 +14,11 @@ from frontend.fields.request_body import RawBody
 from frontend.jobs.body_intake import BodyIntake, RefusedWork
 from frontend.jobs.job import Caller
 from frontend.tenants.tenant import EVERYBODY, Tenant
-from shared.errors import InvalidRequest, RateLimited, RequestError
+from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestError
 
 ANNOYING, OTHER = Caller(Tenant("annoying")), Caller(Tenant("other"))
+MAX_BYTES = 1 << 20
+PADDED = b"{%s}" % (b" " * 98)
 MANY_BIASES = {"logit_bias": {str(token_id): 1 for token_id in range(20_000)}}
 MANY_MESSAGES = {"messages": [{"role": "user", "content": ""}] * 20_000}
 
@@ -27,7 +31,7 @@ async def refused(intake: BodyIntake, caller: Caller, data: bytes = b"[]") -> Re
 
 
 async def test_who_sends_what_is_refused_is_sent_away_and_others_are_not() -> None:
-    intake, data = BodyIntake(), json.dumps(MANY_BIASES).encode()
+    intake, data = BodyIntake(MAX_BYTES), json.dumps(MANY_BIASES).encode()
     for _ in range(1000):
         error = await refused(intake, ANNOYING, data)
         if isinstance(error, RateLimited):
@@ -39,7 +43,7 @@ async def test_who_sends_what_is_refused_is_sent_away_and_others_are_not() -> No
 
 
 async def test_what_a_handler_refuses_counts_as_well_and_what_is_taken_does_not() -> None:
-    intake = BodyIntake()
+    intake = BodyIntake(MAX_BYTES)
     for _ in range(50_000):
         async with intake.read(b"{}", ANNOYING):
             pass
@@ -50,7 +54,7 @@ async def test_what_a_handler_refuses_counts_as_well_and_what_is_taken_does_not(
 
 
 async def test_without_keys_nobody_is_held_to_blame() -> None:
-    intake = BodyIntake()
+    intake = BodyIntake(MAX_BYTES)
     for _ in range(20_000):
         assert not isinstance(await refused(intake, Caller(EVERYBODY)), RateLimited)
 
@@ -122,3 +126,20 @@ def test_bodies_are_nested_so_deep_and_no_deeper(kind: str) -> None:
 def test_entries_of_another_type_are_left_to_who_reads_them(field: str) -> None:
     data = f'{{"padding": [{",".join("1" * 10_000)}], {field}}}'.encode()
     assert RawBody(data).parse() == json.loads(data)
+
+
+@pytest.mark.parametrize(("tenants", "num"), [(("", ""), 4), (("a", "a"), 2), (("a", "b"), 3)])
+async def test_bodies_are_held_up_to_a_number_of_bytes(tenants: tuple[str, str], num: int) -> None:
+    """One after the other, until one is refused; with keys some room is left for others."""
+    intake = BodyIntake(4 * len(PADDED))
+    async with AsyncExitStack() as held:
+        num_taken = 0
+        for tenant in itertools.cycle(tenants):
+            try:
+                await held.enter_async_context(intake.read(PADDED, Caller(Tenant(tenant))))
+            except Overloaded:
+                break
+            num_taken += 1
+    assert num_taken == num
+    async with intake.read(b"{%s}" % (b" " * 8 * len(PADDED)), ANNOYING) as body:
+        assert body == {}  # one that is alone may be larger
