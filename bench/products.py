@@ -20,7 +20,7 @@ import torch
 
 from shared.gguf.tensor_types import TENSOR_TYPES
 from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
-from worker.engine.formats.stored.gguf_blocks import codes_of_blocks
+from worker.engine.formats.stored.gguf_blocks import weight_of_blocks
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.kernel_set import AVX512_BF16, NAMED_KERNEL_SETS, KernelSet
 from worker.engine.native.native_choice import ROUNDED_INPUTS, missing_capability
@@ -69,9 +69,8 @@ def integers(num_bits: int, shape: tuple[int, int], group: int) -> ScaledWeight:
 def gguf_blocks(kind: str, shape: tuple[int, int]) -> ScaledWeight:
     """Of bytes that give finite halves."""
     (tensor_type,) = (each for each in TENSOR_TYPES.values() if each.name == kind)
-    num_blocks = shape[0] * shape[1] // tensor_type.block_size
-    blocks = torch.randint(0, 60, (num_blocks, tensor_type.block_bytes), dtype=torch.uint8)
-    return codes_of_blocks(kind, blocks, shape[0])
+    row_bytes = shape[1] // tensor_type.block_size * tensor_type.block_bytes
+    return weight_of_blocks(kind, torch.randint(0, 60, (shape[0], row_bytes), dtype=torch.uint8))
 
 
 def weights(shape: tuple[int, int]) -> dict[str, torch.Tensor | ScaledWeight]:

@@ -45,7 +45,7 @@ def make_codes(kind: MadeFormat, weight: torch.Tensor, num_threads: int = 1) -> 
     assert made is not None, "all are of one kind"
     return replace(
         made,
-        codes=made.codes.view(weight.shape),
+        stored=made.codes.view(weight.shape),
         scales=made.scales.view(*weight.shape[:-1], -1),
         zeros=None if made.zeros is None else made.zeros.view(*weight.shape[:-1], -1),
     )

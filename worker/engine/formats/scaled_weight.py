@@ -8,28 +8,21 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from worker.engine.formats.block_codes import BlockCodes, join_blocks
+
 CHUNK_VALUES = 1 << 23  # made dense at once: 32 MiB in float32, besides the result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupSteps:
-    """Scales and minima of groups as the products that they are, in fewer bits: of a number that a
-    few groups share, and a step of each.
-    """
+    """What each group multiplies scales and minima with, where a few groups share them."""
 
-    scales: torch.Tensor  # [rows, shares] float32
-    scale_steps: torch.Tensor  # [rows, column groups] int8, or uint8 below 128
-    minima: torch.Tensor | None = None  # [rows, shares] float32
-    minimum_steps: torch.Tensor | None = None  # as those of scales
+    scales: torch.Tensor  # [rows, column groups] int8, or uint8 below 128
+    minima: torch.Tensor | None = None  # the same
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> GroupSteps:
         """The same steps with all tensors changed."""
-        return GroupSteps(
-            change(self.scales),
-            change(self.scale_steps),
-            None if self.minima is None else change(self.minima),
-            None if self.minimum_steps is None else change(self.minimum_steps),
-        )
+        return GroupSteps(change(self.scales), None if self.minima is None else change(self.minima))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +44,41 @@ class ScaledWeight:
     end that multiplies codes may take them as they are, others what `dense` gives.
     """
 
-    codes: torch.Tensor  # [..., rows, columns] int8, uint8, int16 or float8
-    scales: torch.Tensor  # [..., row blocks, column groups] float32
+    stored: torch.Tensor | BlockCodes  # `codes`, or a matrix's that nobody has unpacked yet
+    scales: torch.Tensor  # [..., row blocks, column groups] float32, or as many as steps say
     block_rows: int  # that share a scale; the last block may have fewer
     block_columns: int
     zeros: torch.Tensor | None = None  # the shape of scales, float32
     minima: torch.Tensor | None = None  # the same
-    steps: GroupSteps | None = None  # what scales and minima are made of, if it is known
+    steps: GroupSteps | None = None  # of a matrix with scales of each row
     book: torch.Tensor | None = None  # [16] float32, by code
     groups: torch.Tensor | None = None  # [columns] int64: each one's group, where not by place
     is_turned: bool = False  # the model keeps it as [..., columns, rows]
     inputs: InputCodes | None = None  # None: its format leaves them as they are
 
     @property
+    def codes(self) -> torch.Tensor:
+        """[..., rows, columns] int8, uint8, int16 or float8."""
+        return self.stored.unpack() if isinstance(self.stored, BlockCodes) else self.stored
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The weight's shape as the model keeps it."""
-        *rest, rows, columns = self.codes.shape
+        *rest, rows, columns = self.stored.shape
         return (*rest, columns, rows) if self.is_turned else (*rest, rows, columns)
 
     def by_row(self) -> ScaledWeight:
         """The same with scales of each row, for a weight of two dimensions."""
         if self.block_rows == 1:
             return self
-        return self.with_rows(torch.arange(len(self.codes)))
+        return self.with_rows(torch.arange(self.stored.shape[0]))
 
     def with_rows(self, rows: torch.Tensor) -> ScaledWeight:
         """These rows of a weight of two dimensions, with scales of each."""
-        blocks = rows // self.block_rows
+        blocks, stored = rows // self.block_rows, self.stored
         return replace(
             self,
-            codes=self.codes[rows],
+            stored=stored.with_rows(rows) if isinstance(stored, BlockCodes) else stored[rows],
             scales=self.scales[blocks],
             zeros=None if self.zeros is None else self.zeros[blocks],
             minima=None if self.minima is None else self.minima[blocks],
@@ -88,33 +86,42 @@ class ScaledWeight:
             block_rows=1,
         )
 
+    def without_steps(self) -> ScaledWeight:
+        """The same with scales and minima of each group."""
+        steps = self.steps
+        if steps is None:
+            return self
+        minima = self.minima
+        if minima is not None and steps.minima is not None:
+            minima = _products(minima, steps.minima)
+        return replace(self, scales=_products(self.scales, steps.scales), minima=minima, steps=None)
+
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """All its values."""
-        dense = torch.empty(self.codes.shape, dtype=dtype)
+        dense = torch.empty(self.stored.shape, dtype=dtype)
+        whole = self.without_steps()
         for idx, matrix in enumerate(dense.view(-1, *dense.shape[-2:])):
-            self.matrix(idx)._fill(matrix)
+            whole.matrix(idx)._fill(matrix)
         return dense.transpose(-1, -2).contiguous() if self.is_turned else dense
 
     def matrix(self, idx: int) -> ScaledWeight:
         """One of experts."""
         return replace(
             self,
-            codes=_matrix_of(self.codes, idx),
+            stored=_matrix_of(self.codes, idx),
             scales=_matrix_of(self.scales, idx),
             zeros=None if self.zeros is None else _matrix_of(self.zeros, idx),
             minima=None if self.minima is None else _matrix_of(self.minima, idx),
-            steps=None
-            if self.steps is None
-            else self.steps.each(lambda each: _matrix_of(each, idx)),
         )
 
     def _fill(self, matrix: torch.Tensor) -> None:
-        num_rows, num_columns = self.codes.shape
+        codes = self.codes
+        num_rows, num_columns = codes.shape
         columns = self._columns(num_columns)
         step = max(1, CHUNK_VALUES // max(1, num_columns))
         for start in range(0, num_rows, step):
             rows = torch.arange(start, min(start + step, num_rows)) // self.block_rows
-            values = self._numbers(self.codes[start : start + step])
+            values = self._numbers(codes[start : start + step])
             if self.zeros is not None:
                 values -= self.zeros[rows][:, columns]
             values *= self.scales[rows][:, columns]
@@ -140,7 +147,10 @@ def join_rows(weights: Sequence[ScaledWeight]) -> ScaledWeight | None:
     """One weight of several, whose rows come one after the other. None where it would not be one:
     their codes mean other things, or their columns are in groups by other than place.
     """
-    first, *rest = parts = [weight.by_row() for weight in weights]
+    parts = [weight.by_row() for weight in weights]
+    if len({_groups_per_scale(part) for part in parts}) > 1:
+        parts = [part.without_steps() for part in parts]
+    first, *rest = parts
     if any(not _is_alike(first, weight) for weight in rest):
         if not all(map(_is_of_integers, parts)):
             return None
@@ -148,13 +158,20 @@ def join_rows(weights: Sequence[ScaledWeight]) -> ScaledWeight | None:
         first, *_ = parts = [_in_groups(part, size) for part in parts]
     return replace(
         first,
-        codes=torch.cat([part.codes for part in parts]),
+        stored=_joined_codes([part.stored for part in parts]),
         scales=torch.cat([part.scales for part in parts]),
         zeros=_joined([part.zeros for part in parts]),
         minima=_joined([part.minima for part in parts]),
-        steps=_joined_steps([part.steps for part in parts]),
+        steps=_joined_steps([part.steps for part in parts if part.steps is not None]),
         inputs=_joined_inputs([part.inputs for part in parts]),
     )
+
+
+def _joined_codes(parts: Sequence[torch.Tensor | BlockCodes]) -> torch.Tensor | BlockCodes:
+    blocks = [part for part in parts if isinstance(part, BlockCodes)]
+    if len(blocks) == len(parts):
+        return join_blocks(blocks)
+    return torch.cat([part.unpack() if isinstance(part, BlockCodes) else part for part in parts])
 
 
 def _joined_inputs(parts: Sequence[InputCodes | None]) -> InputCodes | None:
@@ -173,17 +190,21 @@ def _joined(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
     return torch.cat(found) if found else None
 
 
-def _joined_steps(parts: Sequence[GroupSteps | None]) -> GroupSteps | None:
-    """None where it is not known of all."""
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
+def _joined_steps(parts: Sequence[GroupSteps]) -> GroupSteps | None:
+    if not parts:
         return None
     return GroupSteps(
-        torch.cat([part.scales for part in found]),
-        torch.cat([part.scale_steps for part in found]),
-        _joined([part.minima for part in found]),
-        _joined([part.minimum_steps for part in found]),
+        torch.cat([part.scales for part in parts]), _joined([part.minima for part in parts])
     )
+
+
+def _groups_per_scale(weight: ScaledWeight) -> int:
+    return 1 if weight.steps is None else weight.steps.scales.shape[1] // weight.scales.shape[1]
+
+
+def _products(shared: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """[rows, column groups] float32."""
+    return (shared[..., None] * steps.view(*shared.shape, -1)).flatten(1)
 
 
 def _is_alike(first: ScaledWeight, second: ScaledWeight) -> bool:
@@ -192,9 +213,14 @@ def _is_alike(first: ScaledWeight, second: ScaledWeight) -> bool:
             return False
     if first.is_turned or second.is_turned:
         return False
-    if (first.codes.dtype, first.block_columns) != (second.codes.dtype, second.block_columns):
+    if first.block_columns != second.block_columns or _kind(first) != _kind(second):
         return False
     return _is_same(first.book, second.book) and _is_same(first.groups, second.groups)
+
+
+def _kind(weight: ScaledWeight) -> object:
+    """What its codes are read as; those of blocks are packed row by row."""
+    return BlockCodes if isinstance(weight.stored, BlockCodes) else weight.stored.dtype
 
 
 def _is_same(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
@@ -203,15 +229,22 @@ def _is_same(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
     return torch.equal(first, second)
 
 
+def is_floating_point(codes: torch.Tensor | BlockCodes) -> bool:
+    """Whether they are floats of 8 bits, which blocks have none of."""
+    return isinstance(codes, torch.Tensor) and codes.is_floating_point()
+
+
 def _is_of_integers(weight: ScaledWeight) -> bool:
     """Whether its codes are the numbers that they say, in groups by place."""
     is_plain = weight.book is None and weight.groups is None and not weight.is_turned
-    return is_plain and not weight.codes.is_floating_point()
+    return is_plain and not is_floating_point(weight.stored)
 
 
 def _in_groups(weight: ScaledWeight, size: int) -> ScaledWeight:
     """The same in groups of a divisor of their size, with zero points and minima."""
-    times, num_groups = weight.block_columns // size, -(-weight.codes.shape[1] // size)
+    weight = weight.without_steps()
+    times, num_groups = weight.block_columns // size, -(-weight.stored.shape[1] // size)
+    stored = weight.stored
 
     def spread(values: torch.Tensor | None) -> torch.Tensor:
         values = torch.zeros_like(weight.scales) if values is None else values
@@ -219,11 +252,10 @@ def _in_groups(weight: ScaledWeight, size: int) -> ScaledWeight:
 
     return replace(
         weight,
-        codes=weight.codes.to(torch.int16),
+        stored=stored if isinstance(stored, BlockCodes) else stored.to(torch.int16),
         scales=spread(weight.scales),
         zeros=spread(weight.zeros),
         minima=spread(weight.minima),
-        steps=None,
         block_columns=size,
     )
 

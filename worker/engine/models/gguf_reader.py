@@ -54,7 +54,7 @@ class GgufReader:
         self._sources = tensor_sources(self._model)
         self._dtype = dtype
         self._on_progress = on_progress
-        self._num_read_bytes = 0
+        self._num_read_bytes, self._num_bytes = 0, self._model.num_weight_bytes
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +107,7 @@ class GgufReader:
     def note_read(self, tensor: GgufTensor) -> None:
         """One that somebody has read who took it by `stored`."""
         self._num_read_bytes += tensor.num_bytes
-        self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
+        self._on_progress(min(1.0, self._num_read_bytes / self._num_bytes))
 
     def _source(self, name: str) -> TensorSource:
         source = self._sources.get(name)
@@ -118,7 +118,7 @@ class GgufReader:
     def _check_read(self, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         if tuple(found) != wanted:
             raise ConfigError(f"{name!r} has shape {tuple(found)}, config.json says {wanted}")
-        self._on_progress(min(1.0, self._num_read_bytes / self._model.num_weight_bytes))
+        self._on_progress(min(1.0, self._num_read_bytes / self._num_bytes))
 
     def _num_heads(self, name: str) -> int:
         return self._facts.num_heads if ".q_proj." in name else self._facts.num_kv_heads

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from shared.errors import ConfigError
 from shared.gguf.gguf_file import GgufTensor
 from worker.engine.device.torch_threads import lone_threads
+from worker.engine.formats.block_codes import BlockCodes
 from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight, join_rows
-from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES, codes_of_blocks
+from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES, weight_of_blocks
 
 _ROUNDED_INPUTS = 32
 _CHUNK_VALUES = 1 << 18  # what one thread makes at once: a few megabytes, with all between
-_CHUNK_BYTES = 1 << 19  # the same of codes: what lies in a processor's own cache, with all between
+_CHUNK_BYTES = 8 << 20  # the same of blocks whose scales alone are read
 
 
 def read_tensor(tensor: GgufTensor, dtype: torch.dtype, num_threads: int = 1) -> torch.Tensor:
@@ -40,23 +41,18 @@ def read_gguf_codes(tensor: GgufTensor, num_threads: int = 1) -> ScaledWeight | 
     """
     if tensor.type.name not in BLOCK_TYPES:
         return None
-    raw = np.memmap(tensor.path, np.uint8, "r", tensor.start, (tensor.num_bytes,))
-    row_bytes = tensor.num_bytes * tensor.shape[-1] // tensor.num_values
-    step = max(1, _CHUNK_BYTES // row_bytes)
-
-    def read(start: int) -> ScaledWeight:
-        rows = torch.from_numpy(np.array(raw[start : start + step * row_bytes]))
-        blocks = rows.view(-1, tensor.type.block_bytes)
-        return codes_of_blocks(tensor.type.name, blocks, len(rows) // row_bytes)
-
+    # Written to by nobody, which "c" tells torch, too.
+    raw = np.memmap(tensor.path, np.uint8, "c", tensor.start, (tensor.num_bytes,))
+    rows = torch.from_numpy(raw).view(tensor.num_values // tensor.shape[-1], -1)
+    chunks = torch.split(rows, max(1, _CHUNK_BYTES // rows.shape[1]))
     with lone_threads(num_threads) as threads:
-        parts = list(threads.map(read, range(0, tensor.num_bytes, step * row_bytes)))
-        codes = join_rows(parts)
-    assert codes is not None, "they are of one type"
-    for scales in (codes.scales, codes.minima):
+        joined = join_rows(list(threads.map(weight_of_blocks, repeat(tensor.type.name), chunks)))
+    assert joined is not None, "they are of one type"
+    for scales in (joined.scales, joined.minima):
         if scales is not None and not bool(torch.isfinite(scales).all()):
             raise _no_numbers(tensor)
-    return replace(codes, inputs=InputCodes(_ROUNDED_INPUTS))
+    codes = BlockCodes.of(BLOCK_TYPES[tensor.type.name].codes, rows)
+    return replace(joined, stored=codes, inputs=InputCodes(_ROUNDED_INPUTS))
 
 
 def _no_numbers(tensor: GgufTensor) -> ConfigError:

@@ -130,10 +130,10 @@ class StackedExperts:
         codes = self.checkpoint.codes(name)
         assert codes is not None, "it was found among the quantised"
         bias = self.checkpoint.read(f"{name}_bias", torch.bfloat16)
-        if bias.shape != codes.codes.shape[:2]:
+        if bias.shape != codes.stored.shape[:2]:
             raise ConfigError(
                 f"the checkpoint in {self.checkpoint.files.place} has {name + '_bias'!r} of shape "
-                f"{tuple(bias.shape)}, not {tuple(codes.codes.shape[:2])}"
+                f"{tuple(bias.shape)}, not {tuple(codes.stored.shape[:2])}"
             )
         return replace(codes, is_turned=False), bias
 

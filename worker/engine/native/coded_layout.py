@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from worker.engine.formats.scaled_weight import GroupSteps, InputCodes, ScaledWeight
+from worker.engine.formats.block_codes import BlockCodes
+from worker.engine.formats.scaled_weight import (
+    GroupSteps,
+    InputCodes,
+    ScaledWeight,
+    is_floating_point,
+)
 
 # `Layout` of linear_weights.h; 0 is bfloat16.
 CODES8 = 1
@@ -38,26 +44,26 @@ class CodedLayout:
     """A weight [out_features, in_features] in codes. Nothing of it is rounded."""
 
     layout: int
-    codes: torch.Tensor  # [out_features, in_features] uint8, a code a byte
+    codes: torch.Tensor | BlockCodes  # [out_features, in_features] uint8, a code a byte
     code_book: torch.Tensor | None  # uint8, see coded_weights.h; None: of integers
     group_size: int  # inputs that share a scale
-    scales: torch.Tensor  # [out_features, num_groups] float32
+    scales: torch.Tensor  # [out_features, num_groups] float32, or as many as steps say
     zeros: torch.Tensor | None  # the same shape, int8; not of CODES8
     minima: torch.Tensor | None = None  # the shape of scales, float32: subtracted of scaled values
-    steps: GroupSteps | None = None  # in the place of both
+    steps: GroupSteps | None = None
     integers: Integers | None = None  # of INT8 and INT4
 
 
 def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
     """None where there is no layout for it: it has to be made dense."""
-    in_features = weight.codes.shape[-1]
+    in_features = weight.stored.shape[-1]
     group_size = min(weight.block_columns, in_features)
     if not _is_by_place(weight) or group_size % 2 or in_features % 2:
         return None
     weight = weight.by_row()
     if weight.book is not None:
         layout = _of_book(weight, weight.book, group_size)
-    elif weight.codes.dtype == torch.float8_e4m3fn:
+    elif is_floating_point(weight.stored):
         layout = None if weight.zeros is not None else _of_float8(weight, group_size)
     else:
         layout = _of_integers(weight, group_size)
@@ -72,17 +78,17 @@ def integer_layout(weight: ScaledWeight, inputs: InputCodes) -> CodedLayout | No
     """For inputs that are rounded to `inputs`. None where codes are no integers of 8 bits, or their
     groups hold no whole quads.
     """
-    in_features = weight.codes.shape[-1]
+    in_features = weight.stored.shape[-1]
     group_size = min(weight.block_columns, in_features)
     span_size = _span_size(group_size, in_features, inputs.size)
     has_quads = span_size == in_features or span_size % _QUAD == 0
-    is_integer = weight.book is None and not weight.codes.is_floating_point()
+    is_integer = weight.book is None and not is_floating_point(weight.stored)
     if not (_is_by_place(weight) and is_integer and has_quads):
         return None
     weight = weight.by_row()
     zeros = torch.zeros(1, 1) if weight.zeros is None else weight.zeros
     whole_zeros = zeros.to(torch.int32)
-    least, largest = (int(each) for each in torch.aminmax(weight.codes))
+    least, largest = _range(weight.stored)
     lowest, highest = (int(each) for each in torch.aminmax(whole_zeros))
     num_codes = largest - least + 1
     if num_codes > 256 or not torch.equal(whole_zeros.float(), zeros):
@@ -95,7 +101,7 @@ def integer_layout(weight: ScaledWeight, inputs: InputCodes) -> CodedLayout | No
     own_zeros = None if lowest == highest else (whole_zeros - zero_point).to(torch.int8)
     return CodedLayout(
         INT4 if num_codes <= 16 else INT8,
-        _lessened(weight.codes, least, torch.uint8),
+        _above(weight.stored, least),
         None,
         group_size,
         weight.scales,
@@ -115,7 +121,20 @@ def _span_size(group_size: int, in_features: int, size: int | None) -> int:
 
 def _is_by_place(weight: ScaledWeight) -> bool:
     """Whether it is one matrix, whose columns are in groups by their places."""
-    return weight.groups is None and not weight.is_turned and weight.codes.ndim == 2
+    return weight.groups is None and not weight.is_turned and len(weight.stored.shape) == 2
+
+
+def _range(codes: torch.Tensor | BlockCodes) -> tuple[int, int]:
+    """The least number and the largest; of blocks those that there may be."""
+    if isinstance(codes, BlockCodes):
+        return -codes.zero, codes.num_codes - codes.zero - 1
+    least, largest = torch.aminmax(codes)
+    return int(least), int(largest)
+
+
+def _above(codes: torch.Tensor | BlockCodes, least: int) -> torch.Tensor | BlockCodes:
+    """Numbers without signs, as blocks have them of themselves."""
+    return codes if isinstance(codes, BlockCodes) else _lessened(codes, least, torch.uint8)
 
 
 def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> CodedLayout | None:
@@ -123,7 +142,7 @@ def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> Coded
     if weight.zeros is not None or not is_exact or len(book) > 16:
         return None
     return CodedLayout(
-        CODES4, weight.codes.to(torch.uint8), _book4(book), group_size, weight.scales, None
+        CODES4, _above(weight.stored, 0), _book4(book), group_size, weight.scales, None
     )
 
 
@@ -139,36 +158,39 @@ def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
     """In four bits where all codes lie within sixteen, whatever their checkpoint has them in."""
     scales = weight.scales
     if weight.zeros is None:
-        return _of_plain(weight.codes, scales, group_size)
+        return _of_plain(weight.stored, scales, group_size)
     zeros = weight.zeros.to(torch.int16)
     if not torch.equal(zeros.to(torch.float32), weight.zeros):
         return None
     if bool((zeros == zeros[0, 0]).all()):
-        return _of_plain(weight.codes, scales, group_size, int(zeros[0, 0]))
-    layout = _of_four_bits(weight.codes, zeros, scales, group_size)
+        return _of_plain(weight.stored, scales, group_size, int(zeros[0, 0]))
+    codes = weight.codes
+    layout = _of_four_bits(codes, zeros, scales, group_size)
     if layout is not None:
         return layout
-    codes = weight.codes.to(torch.int16)
+    codes = codes.to(torch.int16)
     columns = zeros.repeat_interleave(group_size, dim=1)[:, : codes.shape[1]]
     layout = _of_plain(codes - columns, scales, group_size)
     return layout or _with_minima(codes, zeros, scales, group_size)
 
 
 def _of_plain(
-    codes: torch.Tensor, scales: torch.Tensor, group_size: int, zero: int = 0
+    codes: torch.Tensor | BlockCodes, scales: torch.Tensor, group_size: int, zero: int = 0
 ) -> CodedLayout | None:
     """With one zero point for all."""
-    least, largest = (int(each) for each in torch.aminmax(codes))
+    if isinstance(codes, BlockCodes) and zero:
+        codes = codes.unpack()
+    least, largest = _range(codes)
     low, high = least - zero, largest - zero
     if low < -128 or high > 127:
         return None
     if high - low < 16:
-        codes4 = _lessened(codes, least, torch.uint8)
         book = _book4(torch.arange(low, low + 16))
-        return CodedLayout(CODES4, codes4, book, group_size, scales, None)
+        return CodedLayout(CODES4, _above(codes, least), book, group_size, scales, None)
     book = _book8(torch.arange(_SIGN), _LONE_SIGN_INT8)
-    signed = _with_signs(_lessened(codes, zero, torch.int8))
-    return CodedLayout(CODES8, signed, book, group_size, scales, None)
+    if isinstance(codes, torch.Tensor):
+        codes = _with_signs(_lessened(codes, zero, torch.int8))
+    return CodedLayout(CODES8, codes, book, group_size, scales, None)
 
 
 def _lessened(codes: torch.Tensor, number: int, dtype: torch.dtype) -> torch.Tensor:

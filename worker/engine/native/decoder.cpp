@@ -18,6 +18,7 @@
 #include "packing.h"
 #include "router.h"
 #include "row_reader.h"
+#include "stored_codes.h"
 #include "thread_team.h"
 #include "vector_math.h"
 
@@ -518,7 +519,8 @@ void jetflock_pack_linear(const bf16* rows, int64_t out_features, int64_t in_fea
   const BlockedRows blocked{out_features, interleaved != 0};
   const int64_t block_size = kBlockCols * in_features;
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
-    pack_block(blocked, block, rows, in_features, packed + block * block_size);
+    pack_block(BlockRows<bf16>(blocked, block, rows, in_features), in_features,
+               packed + block * block_size);
   });
 }
 
@@ -528,7 +530,19 @@ void jetflock_pack_codes(Layout layout, const uint8_t* codes, int64_t out_featur
   const BlockedRows blocked{out_features, interleaved != 0};
   const int64_t stride = block_bytes(layout, in_features);
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
-    pack_block_of_codes(layout, blocked, block, codes, in_features, packed + block * stride);
+    const BlockRows<uint8_t> from(blocked, block, codes, in_features);
+    pack_block_of_codes(layout, from, in_features, packed + block * stride);
+  });
+}
+
+// The same with codes that are bits of blocks.
+void jetflock_pack_stored(Layout layout, const StoredRows* stored, int64_t out_features,
+                          int64_t in_features, int interleaved, int num_threads, uint8_t* packed) {
+  const BlockedRows blocked{out_features, interleaved != 0};
+  const int64_t stride = block_bytes(layout, in_features);
+  divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
+    thread_local std::vector<uint8_t> codes;
+    pack_stored_block(layout, blocked, block, *stored, in_features, codes, packed + block * stride);
   });
 }
 

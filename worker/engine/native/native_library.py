@@ -18,6 +18,7 @@ from worker.engine.device.cache_lock import cache_lock
 from worker.engine.native.kernel_set import KernelSet
 
 SOURCE = "decoder.cpp"
+NUM_PLANES = 2  # kPlanes of stored_codes.h
 _CHECKSUM_PARTS = 4  # kChecksumParts
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: no compiler may take a product and a sum for one instruction where another does
@@ -54,6 +55,41 @@ class LinearStruct(ctypes.Structure):
         ("rounds_rows", ctypes.c_int64),
         ("input_scale", ctypes.c_float),
         ("by_vectors", ctypes.c_int64),
+    )
+
+
+class BitPlaneStruct(ctypes.Structure):
+    """`BitPlane` of stored_codes.h."""
+
+    _fields_ = (
+        ("start", ctypes.c_int64),
+        ("num_bytes", ctypes.c_int64),
+        ("num_bits", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("shift", ctypes.c_int64),
+    )
+
+
+class BlockFormatStruct(ctypes.Structure):
+    """`BlockFormat` of stored_codes.h."""
+
+    _fields_ = (
+        ("num_values", ctypes.c_int64),
+        ("num_bytes", ctypes.c_int64),
+        ("flipped", ctypes.c_int64),
+        ("lift", ctypes.c_int64),
+        ("planes", BitPlaneStruct * NUM_PLANES),
+    )
+
+
+class StoredRowsStruct(ctypes.Structure):
+    """`StoredRows` of stored_codes.h."""
+
+    _fields_ = (
+        ("formats", ctypes.c_void_p),
+        ("format_of_row", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("zero", ctypes.c_int64),
     )
 
 
@@ -182,6 +218,10 @@ class NativeLibrary:
         )
         self.pack_codes = _function(
             library, "pack_codes", None, (integer, pointer, integer, integer, small, small, pointer)
+        )
+        stored = ctypes.POINTER(StoredRowsStruct)
+        self.pack_stored = _function(
+            library, "pack_stored", None, (integer, stored, integer, integer, small, small, pointer)
         )
         prepare = _function(library, "prepare", ctypes.c_char_p, ())
         obstacle: bytes | None = prepare()

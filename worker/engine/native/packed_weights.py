@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 
 import torch
 
+from worker.engine.formats.block_codes import BlockCodes, BlockFormat
 from worker.engine.formats.scaled_weight import KEPT_INPUTS, InputCodes, ScaledWeight
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.coded_layout import (
@@ -18,7 +20,14 @@ from worker.engine.native.coded_layout import (
     coded_layout,
     integer_layout,
 )
-from worker.engine.native.native_library import LinearStruct, NativeLibrary
+from worker.engine.native.native_library import (
+    NUM_PLANES,
+    BitPlaneStruct,
+    BlockFormatStruct,
+    LinearStruct,
+    NativeLibrary,
+    StoredRowsStruct,
+)
 from worker.engine.native.weight_memory import HeapMemory, WeightMemory, place_tensor
 
 BLOCK_COLS = 32  # kBlockCols of linear_weights.h
@@ -83,7 +92,7 @@ class PackedWeights:
         if isinstance(weight, ScaledWeight):
             layout = self._layout(weight)
             if layout is not None:
-                self._num_coded += weight.codes.numel()
+                self._num_coded += math.prod(weight.shape)
                 return self._coded(layout, bias_ptr, interleaved=interleaved)
             weight = weight.dense(torch.bfloat16)
         rows = weight.contiguous()
@@ -107,26 +116,23 @@ class PackedWeights:
         layout = None if inputs is None else integer_layout(weight, inputs)
         if layout is None:
             return coded_layout(weight)
-        self._num_integers += weight.codes.numel()
+        self._num_integers += math.prod(weight.shape)
         return layout
 
     def _coded(
         self, layout: CodedLayout, bias_ptr: int | None, *, interleaved: bool
     ) -> LinearStruct:
-        codes = layout.codes.contiguous()
+        codes = layout.codes
         out_features, in_features = codes.shape
-        packed = self._memory.place(
-            _num_bytes(_whole_shape(layout), _BITS[layout.layout], interleaved=interleaved),
-            lambda address: self._library.pack_codes(
-                layout.layout,
-                codes.data_ptr(),
-                out_features,
-                in_features,
-                int(interleaved),
-                self._num_threads,
-                address,
-            ),
-        )
+        place, num_threads = self._memory.place, self._num_threads
+        num_bytes = _num_bytes(_whole_shape(layout), _BITS[layout.layout], interleaved=interleaved)
+        sizes = (out_features, in_features, int(interleaved), num_threads)
+        if isinstance(codes, BlockCodes):
+            stored, pack = _StoredRows(codes), self._library.pack_stored
+            packed = place(num_bytes, lambda to: pack(layout.layout, stored.struct, *sizes, to))
+        else:
+            rows, pack = codes.contiguous(), self._library.pack_codes
+            packed = place(num_bytes, lambda to: pack(layout.layout, rows.data_ptr(), *sizes, to))
         zeros, integers, book = layout.zeros, layout.integers, layout.code_book
         if zeros is not None:
             zeros = _in_blocks(zeros, interleaved=interleaved).transpose(1, 2)
@@ -155,15 +161,14 @@ class PackedWeights:
                 return None
             return self._placed(_in_blocks(values, interleaved=interleaved).transpose(1, 2))
 
+        linear.scales, linear.minima = place(layout.scales), place(layout.minima)
         steps = layout.steps
         if steps is None:
-            linear.scales, linear.minima = place(layout.scales), place(layout.minima)
             return
-        linear.scales, linear.minima = place(steps.scales), place(steps.minima)
-        linear.scale_steps = place(steps.scale_steps.to(torch.int8))
-        if steps.minimum_steps is not None:
-            linear.minimum_steps = place(steps.minimum_steps.to(torch.int8))
-        linear.groups_per_scale = steps.scale_steps.shape[1] // steps.scales.shape[1]
+        linear.scale_steps = place(steps.scales.to(torch.int8))
+        if steps.minima is not None:
+            linear.minimum_steps = place(steps.minima.to(torch.int8))
+        linear.groups_per_scale = steps.scales.shape[1] // layout.scales.shape[1]
 
     def floats(self, tensor: torch.Tensor) -> int:
         """Where its values lie in float32."""
@@ -171,6 +176,35 @@ class PackedWeights:
 
     def _placed(self, tensor: torch.Tensor) -> int:
         return place_tensor(self._memory, tensor)
+
+
+class _StoredRows:
+    """Codes that are bits of blocks, as the library reads them; what it points to lives with it."""
+
+    def __init__(self, codes: BlockCodes) -> None:
+        parts, zero = codes.parts, codes.zero
+        formats = (BlockFormatStruct * len(parts))(
+            *(_format_struct(part.format, zero) for part in parts)
+        )
+        addresses = torch.cat([_addresses(part.rows) for part in parts])[codes.order]
+        part_sizes = torch.tensor([len(part.rows) for part in parts])
+        part_of_row = torch.arange(len(parts), dtype=torch.uint8).repeat_interleave(part_sizes)
+        format_of_row = part_of_row[codes.order]
+        self._owned = codes, formats, addresses, format_of_row
+        self.struct = StoredRowsStruct(
+            ctypes.addressof(formats), format_of_row.data_ptr(), addresses.data_ptr(), zero
+        )
+
+
+def _format_struct(block_format: BlockFormat, zero: int) -> BlockFormatStruct:
+    num_values, num_bytes, planes, own_zero, flipped = block_format
+    structs = (BitPlaneStruct * NUM_PLANES)(*(BitPlaneStruct(*plane) for plane in planes))
+    return BlockFormatStruct(num_values, num_bytes, flipped, zero - own_zero, structs)
+
+
+def _addresses(rows: torch.Tensor) -> torch.Tensor:
+    """[num_rows] int64."""
+    return rows.data_ptr() + torch.arange(len(rows)) * rows.stride(0)
 
 
 def _whole_shape(layout: CodedLayout) -> tuple[int, int]:

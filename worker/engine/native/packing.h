@@ -62,6 +62,8 @@ template <class Value>
 struct BlockRows {
   const Value* rows[kBlockCols];
 
+  BlockRows() = default;
+
   BlockRows(const BlockedRows& blocked, int64_t block, const Value* all, int64_t in_features) {
     for (int64_t lane = 0; lane < kBlockCols; ++lane) {
       const int64_t row = blocked.row(block, lane);
@@ -102,9 +104,7 @@ inline void pack_words(int64_t num_lanes, int64_t in_features, const Load& load_
 
 // One value after the other, as kBf16 and kInt8 have it.
 template <class Value>
-inline void pack_block(const BlockedRows& blocked, int64_t block, const Value* all,
-                       int64_t in_features, Value* to) {
-  const BlockRows<Value> from(blocked, block, all, in_features);
+inline void pack_block(const BlockRows<Value>& from, int64_t in_features, Value* to) {
   const auto load_lane = [&](int64_t lane, int64_t input) {
     return load_words32(from.rows[lane] == nullptr ? nullptr : from.rows[lane] + input);
   };
@@ -186,13 +186,12 @@ inline void pack_codes4(const BlockRows<uint8_t>& from, int64_t in_features, uin
   }
 }
 
-inline void pack_block_of_codes(Layout layout, const BlockedRows& blocked, int64_t block,
-                                const uint8_t* codes, int64_t in_features, uint8_t* to) {
-  const BlockRows<uint8_t> from(blocked, block, codes, in_features);
+inline void pack_block_of_codes(Layout layout, const BlockRows<uint8_t>& from, int64_t in_features,
+                                uint8_t* to) {
   switch (layout) {
     case kCodes8: return pack_codes8(from, in_features, to);
     case kCodes4: return pack_codes4(from, in_features, to);
-    case kInt8: return pack_block(blocked, block, codes, in_features, to);
+    case kInt8: return pack_block(from, in_features, to);
     case kInt4: return pack_int4(from, in_features, to);
     case kBf16: break;
   }

@@ -13,6 +13,7 @@ COLUMNS = 64
 
 def numbers_of(layout: CodedLayout) -> torch.Tensor:
     """What its codes stand for, before they are scaled."""
+    assert isinstance(layout.codes, torch.Tensor)
     codes = layout.codes.to(torch.int64)
     assert layout.code_book is not None
     if layout.layout == CODES4:

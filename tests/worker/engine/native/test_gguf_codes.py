@@ -17,7 +17,7 @@ from tests.worker.engine.models.test_gguf_models import finite_blocks, write_ten
 from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16, weights_of
 from tests.worker.engine.tiny_models import assert_like_reference, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
+from worker.engine.formats.scaled_weight import KEPT_INPUTS, ScaledWeight, join_rows
 from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.gguf_reader import GgufReader
@@ -68,7 +68,7 @@ def test_scales_in_steps_give_the_bits_of_their_products(kind: str, tmp_path: Pa
     assert codes.steps is not None
     rows = torch.randn(30, 512)
     products = Product(codes, num_threads=2)(rows)
-    assert torch.equal(products, Product(replace(codes, steps=None), num_threads=2)(rows))
+    assert torch.equal(products, Product(codes.without_steps(), num_threads=2)(rows))
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,26 @@ def test_rows_of_several_types_are_one_weight(kinds: tuple[str, ...], tmp_path: 
     layout = coded_layout(joined)
     assert layout is not None
     assert layout.layout == CODES8
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(
+    "kinds", [*((kind,) for kind in BLOCK_TYPES), ("Q4_K", "Q6_K"), ("Q8_0", "Q4_0", "Q5_0")]
+)
+def test_bits_are_put_together_while_they_are_packed(
+    kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of rows in any order, as of codes that were unpacked before."""
+    parts = [read_random(kind, tmp_path / f"{idx}.gguf")[0] for idx, kind in enumerate(kinds)]
+    joined = join_rows(parts)
+    assert joined is not None
+    order = torch.randperm(ROWS * len(kinds), generator=torch.Generator().manual_seed(3))
+    in_blocks = joined.with_rows(order)
+    unpacked = replace(in_blocks, stored=in_blocks.codes)
+    rows = torch.randn(5, 512)
+    for inputs in (None, KEPT_INPUTS):
+        products = [Product(each, 2, inputs=inputs)(rows) for each in (in_blocks, unpacked)]
+        assert torch.equal(*products)
 
 
 def test_rows_by_a_book_and_integers_are_two_weights(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ KINDS: dict[MakeWeight, int] = {
 
 def reference(rows: torch.Tensor, weight: ScaledWeight, inputs: InputCodes) -> torch.Tensor:
     """Integers summed exactly in a span; spans added in float32, one rounding each."""
-    weight, in_features = weight.by_row(), weight.codes.shape[1]
+    weight, in_features = weight.by_row().without_steps(), weight.codes.shape[1]
     group_size = min(weight.block_columns, in_features)
     size = in_features if inputs.size is None else inputs.size
     span_size = size if inputs.size and group_size in (size, in_features) else group_size
