@@ -18,7 +18,8 @@ from shared.errors import InvalidRequest, UnsupportedParameter
 
 MAX_FORMATS = 500
 MAX_DEPTH = 16
-_ANY = r"/(.|\n)*/"
+_HEAD = "%llguidance {}"
+ANY_TEXT = r"/(.|\n)*/"
 _SLASH = re.compile(r"\\.|/", re.DOTALL)
 
 
@@ -79,8 +80,23 @@ def tag_grammar(value: Any, param: str, tokenizer: Tokenizer | None) -> TagGramm
     else:
         _only(tag, {"type", "format"}, param)
         start = writer.expression(tag.get("format"), f"{param}.format", is_last=True)
-    text = "\n".join(["%llguidance {}", f"start: {start}", f"FREE: {_ANY}", *writer.rules]) + "\n"
+    text = "\n".join([_HEAD, f"start: {start}", f"TEXT: {ANY_TEXT}", *writer.rules]) + "\n"
     return TagGrammar(text, tuple(writer.marks.named.values()))
+
+
+def tag_rules(grammar: str, name: str, but: str) -> list[str]:
+    """The rules of such a grammar within another one, where it is called `name`, and its free text
+    has no `but` in it; "": it may have any.
+    """
+    _, start, _, *rules = grammar.removesuffix("\n").split("\n")
+    text = _without(ANY_TEXT, [but]) if but else ANY_TEXT
+    return [name + start.removeprefix("start"), f"TEXT: {text}", *rules]
+
+
+def _without(terminal: str, texts: Sequence[str]) -> str:
+    """Where none of these comes; in Lark."""
+    found = "|".join("".join(rf"\x{{{ord(each):x}}}" for each in text) for text in texts)
+    return rf"{terminal} & ~/(.|\n)*({found})(.|\n)*/"
 
 
 def _tags_of(tag: dict[str, Any], param: str) -> dict[str, Any]:
@@ -159,7 +175,9 @@ class _TagWriter:
 
     def triggered(self, form: dict[str, Any], param: str, *, has_older_form: bool = False) -> str:
         """Free text, in which each trigger begins one of its tags."""
-        _only(form, {"type", "triggers", "tags", "at_least_one", "stop_after_first"}, param)
+        flags = {"at_least_one", "stop_after_first"}
+        _only(form, {"type", "triggers", "tags", "excludes", *flags}, param)
+        free = self._text_but(form, param)
         tags_param = f"{param}.{'structures' if has_older_form else 'tags'}"
         tags = [
             _object(each, f"{tags_param}[{i}]")
@@ -183,11 +201,11 @@ class _TagWriter:
         name = self._name()
         goes_on = "" if _flag(form, "stop_after_first", param) else f" {name}"
         parts = [
-            f"{self._lead(trigger)} {self._choice(rest)}{goes_on}"
+            f"{self._lead(trigger, free)} {self._choice(rest)}{goes_on}"
             for trigger, rest in rests.items()
             if rest
         ]
-        self.rules.append(f"{name}: " + " | ".join(["FREE", *parts]))
+        self.rules.append(f"{name}: " + " | ".join([free, *parts]))
         if _flag(form, "at_least_one", param):
             return f"{self._choice(whole)}{goes_on}"
         return name
@@ -211,12 +229,14 @@ class _TagWriter:
                 )
         return triggers
 
-    def _lead(self, trigger: str) -> str:
+    def _lead(self, trigger: str, free: str) -> str:
         """Free text up to a trigger, with it."""
         [piece] = self.marks.pieces(trigger)
         name = self._name()
         is_token = piece != json.dumps(trigger)
-        self.rules.append(f"{name}: FREE {piece}" if is_token else f"{name}[suffix={piece}]: FREE")
+        self.rules.append(
+            f"{name}: {free} {piece}" if is_token else f"{name}[suffix={piece}]: {free}"
+        )
         return name
 
     def _separated(self, form: dict[str, Any], param: str) -> str:
@@ -269,14 +289,24 @@ class _TagWriter:
         """A terminal."""
         if form["type"] == "any_text":
             _only(form, {"type", "excludes"}, param)
-            if form.get("excludes"):
-                raise UnsupportedParameter(f"{param}.excludes")
-            return "FREE"
+            return self._text_but(form, param)
         _only(form, {"type", "pattern"}, param)
         pattern = _string(form.get("pattern"), f"{param}.pattern")
         check_regex(pattern, f"{param}.pattern")
         name = self._name().upper()
         self.rules.append(f"{name}: /{_in_slashes(pattern, f'{param}.pattern')}/")
+        return name
+
+    def _text_but(self, form: dict[str, Any], param: str) -> str:
+        """A terminal: free text in which none of `excludes` comes."""
+        if not form.get("excludes"):
+            return "TEXT"
+        where = f"{param}.excludes"
+        texts = [_string(each, where) for each in _list(form["excludes"], where)]
+        if "" in texts:
+            raise InvalidRequest(f"'{where}' holds an empty text", param=where)
+        name = self._name().upper()
+        self.rules.append(f"{name}: {_without('TEXT', texts)}")
         return name
 
     def _json(self, form: dict[str, Any], param: str) -> str:

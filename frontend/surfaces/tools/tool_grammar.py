@@ -10,6 +10,7 @@ import msgspec
 
 from frontend.fields.grammar_fields import MAX_GRAMMAR_BYTES
 from frontend.fields.sampling_fields import Sampling
+from frontend.fields.structural_tag import ANY_TEXT, tag_rules
 from frontend.models.model_directory import ServedModel
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.lark_json import json_rule
@@ -19,9 +20,6 @@ from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.grammar import grammar_engine
 from shared.protocol.reply import AnswerFormat
 from shared.protocol.sampling import Grammar, GrammarKind
-
-_ANY = r"/(.|\n)*/"
-_KIND_NAMES = {GrammarKind.LARK: "structural tag"}
 
 
 class ToolGrammar:
@@ -58,7 +56,7 @@ class ToolGrammar:
 
     def _rules(self, content: Grammar | None) -> Iterator[str]:
         yield f"start: {self._thought()} body"
-        yield f"FREE: {_ANY}"
+        yield f"FREE: {ANY_TEXT}"
         yield r"SPACE: /[ \t\r\n]*/"
         yield f"body: {self._body(content)}"
         yield from self._leads()
@@ -68,7 +66,7 @@ class ToolGrammar:
         for i, tool in enumerate(self._use.callable):
             yield from self._parser.call_rules(i, tool, self._mark_ref)
         if content is not None:
-            yield f"content: %json {json_rule(_schema_of(content))}"
+            yield from self._content_rules(content)
         if self._parser.is_bare:
             yield f"NO_CALL: {self._parser.no_call}"
 
@@ -78,7 +76,12 @@ class ToolGrammar:
         if self._use.is_required or content is not None:
             begin = "" if parser.is_bare else self._mark_ref(parser.marks.begin)
             calls = f"{begin} calls".strip()
-            return calls if content is None else f"{head} content | {calls}".strip()
+            if content is None:
+                return calls
+            is_token = parser.marks.begin in self._token_ids
+            may_speak = content.kind is GrammarKind.LARK and is_token and not head
+            spoken = f"content ({calls})?" if may_speak else "content"
+            return f"{head} {spoken} | {calls}".strip()
         if head:
             return f"{head} FREE | {self._mark_ref(parser.marks.begin)} calls"
         bare = ["NO_CALL", "calls"] if parser.is_bare else ["FREE"]
@@ -86,6 +89,20 @@ class ToolGrammar:
         if marked and parser.goes_on and not self._use.is_single:
             marked = ["lead calls FREE"]
         return " | ".join(bare + marked)
+
+    def _content_rules(self, content: Grammar) -> Iterator[str]:
+        """Raises UnsupportedParameter."""
+        if content.kind is GrammarKind.LARK:  # of a structural tag
+            begin = self._parser.marks.begin
+            yield from tag_rules(content.text, "content", "" if begin in self._token_ids else begin)
+        elif content.kind is GrammarKind.JSON_SCHEMA:
+            yield f"content: %json {json_rule(json.loads(content.text))}"
+        else:
+            raise UnsupportedParameter(
+                "tools",
+                f"beside a {content.kind.value} is not supported, only beside a JSON schema and a "
+                "structural tag",
+            )
 
     def _thought(self) -> str:
         """What comes before the body."""
@@ -125,17 +142,6 @@ class ToolGrammar:
         return [piece for piece in re.split(f"({marks})", text) if piece]
 
 
-def _schema_of(content: Grammar) -> dict[str, object]:
-    if content.kind is not GrammarKind.JSON_SCHEMA:
-        raise UnsupportedParameter(
-            "tools",
-            f"beside a {_KIND_NAMES.get(content.kind, content.kind.value)} is not supported, only "
-            "beside a JSON schema",
-        )
-    schema: dict[str, object] = json.loads(content.text)
-    return schema
-
-
 def with_answer(
     sampling: Sampling, answer: AnswerFormat | None, use: ToolUse | None, model: ServedModel
 ) -> Sampling:
@@ -143,7 +149,8 @@ def with_answer(
     if answer is None:
         return sampling
     token_ids = mark_ids(AnswerParsers.of(answer), model.text.tokenizer)
-    text = msgspec.structs.replace(sampling.text, shown_ids=tuple(token_ids.values()))
+    shown_ids = dict.fromkeys((*sampling.text.shown_ids, *token_ids.values()))
+    text = msgspec.structs.replace(sampling.text, shown_ids=tuple(shown_ids))
     sampling = msgspec.structs.replace(sampling, text=text)
     content = sampling.params.grammar
     if use is None or not (use.is_constrained or content):

@@ -127,6 +127,13 @@ def test_whatever_comes_out_is_of_its_form() -> None:
         (new({"type": "const_string", "value": "a/b"}), ["a/b"], ["", "a", "a/bc"]),
         (new(JSON), ['{"a": 1}'], ["", "{}"]),
         (new(ANY), ["", "any\nthing"], []),
+        (new({**ANY, "excludes": ["a.c/", "\n"]}), ["", "abc/", "a.c"], ["xa.c/", "a\nb"]),
+        (triggered(excludes=["no"]), ['n <ab>no</ab> o <a>{"a": 1}</a>'], ["no", "x<ab></ab>no"]),
+        (
+            new(tag("<x>", {**ANY, "excludes": ["no"]}, "</x>")),
+            ["<x>n</x>"],
+            ["<x>no</x>", "<x>no"],
+        ),
         (new({"type": "regex", "pattern": "[a-z]+/\\d"}), ["ab/1"], ["", "ab", "ab/x"]),
         (
             new({"type": "or", "elements": [JSON, {"type": "const_string", "value": "no"}]}),
@@ -218,7 +225,8 @@ def test_each_place_takes_it() -> None:
         (new({}), "p.format.type", "required"),
         (new({"type": "qwen_xml_parameter", "json_schema": {}}), "p.format.type", "not supported"),
         (new({"type": "grammar", "grammar": "root ::= x"}), "p.format.type", "not supported"),
-        (new({"type": "any_text", "excludes": ["x"]}), "p.format.excludes", "not supported"),
+        (new({"type": "any_text", "excludes": ["x", ""]}), "p.format.excludes", "an empty text"),
+        (new({"type": "any_text", "excludes": "x"}), "p.format.excludes", "must be a list"),
         (new({"type": "sequence", "elements": []}), "p.format.elements", "1 to 500"),
         (
             new({"type": "sequence", "elements": [ANY, ANY]}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
+from frontend.fields.structural_tag import tag_grammar
 from frontend.grammars.trial import try_grammar
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.tagged_calls import param_kinds
@@ -60,6 +62,38 @@ TOOLS = [
 NAMES = ("get_weather", "now")
 STYLES = [parser.name for parser in TOOL_PARSERS]
 UNMARKED = tuple(parser.name for parser in TOOL_PARSERS if parser.is_bare)
+CALL_OF = {
+    "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+    "qwen3-coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n"
+    "</parameter>\n</function>\n</tool_call>",
+    "llama3": '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
+    "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+    "mistral-args": '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
+    "json": '{"name": "get_weather", "arguments": {"city": "Oslo"}}',
+    "deepseek_v3": f"{CALLS}{CALL_BEGIN}function{SEP}get_weather\n"
+    f'```json\n{{"city": "Oslo"}}\n```{CALL_END}{CALLS_END}',
+    "deepseek_v31": f'{CALLS}{CALL_BEGIN}get_weather{SEP}{{"city": "Oslo"}}{CALL_END}{CALLS_END}',
+    "pythonic": '[get_weather(city="Oslo", days=3), get_weather(city="Oslo")]',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+    '<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
+    "glm45": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+    "</tool_call>",
+    "glm47": "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">'
+    "Oslo</parameter>\n</invoke>\n</minimax:tool_call>",
+    "mistral-call-id": '[TOOL_CALLS]get_weather[CALL_ID]a1B2c3d4e[ARGS]{"city": "Oslo"}',
+    "functiongemma": "<start_function_call>call:get_weather{city:<escape>Oslo<escape>,days:3}"
+    "<end_function_call>",
+    "gemma4": '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>}<tool_call|>',
+    "phi4_mini": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]'
+    "<|/tool_call|>",
+    "functools": 'functools[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+    "granite": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+    "llama4_pythonic": '[get_weather(city="Oslo", days=3)]',
+    "llama4_json": '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
+    "gpt_oss": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+    '{"city": "Oslo"}',
+}
 MARKS: tuple[str, ...] = (
     "[TOOL_CALLS]",
     "[ARGS]",
@@ -214,41 +248,7 @@ def test_a_strict_call_is_held_to_its_schema_from_where_it_begins(
     tokens = tokenizer(has_marks=has_marks)
     tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]  # type: ignore[dict-item]
     grammar, _ = grammar_of(style, tokens, read_tools(tools, "auto", None))
-    call = {
-        "hermes": '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n'
-        "</tool_call>",
-        "qwen3-coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n"
-        "</parameter>\n</function>\n</tool_call>",
-        "llama3": '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
-        "mistral": '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
-        "mistral-args": '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}',
-        "json": '{"name": "get_weather", "arguments": {"city": "Oslo"}}',
-        "deepseek_v3": f"{CALLS}{CALL_BEGIN}function{SEP}get_weather\n"
-        f'```json\n{{"city": "Oslo"}}\n```{CALL_END}{CALLS_END}',
-        "deepseek_v31": f"{CALLS}{CALL_BEGIN}get_weather{SEP}"
-        f'{{"city": "Oslo"}}{CALL_END}{CALLS_END}',
-        "pythonic": '[get_weather(city="Oslo", days=3), get_weather(city="Oslo")]',
-        "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
-        '<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
-        "glm45": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
-        "</tool_call>",
-        "glm47": "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
-        "</tool_call>",
-        "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">'
-        "Oslo</parameter>\n</invoke>\n</minimax:tool_call>",
-        "mistral-call-id": '[TOOL_CALLS]get_weather[CALL_ID]a1B2c3d4e[ARGS]{"city": "Oslo"}',
-        "functiongemma": "<start_function_call>call:get_weather{city:<escape>Oslo<escape>,days:3}"
-        "<end_function_call>",
-        "gemma4": '<|tool_call>call:get_weather{city:<|"|>Oslo<|"|>}<tool_call|>',
-        "phi4_mini": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]'
-        "<|/tool_call|>",
-        "functools": 'functools[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
-        "granite": '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
-        "llama4_pythonic": '[get_weather(city="Oslo", days=3)]',
-        "llama4_json": '{"name": "get_weather", "parameters": {"city": "Oslo"}}',
-        "gpt_oss": "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
-        '{"city": "Oslo"}',
-    }[style]
+    call = CALL_OF[style]
     head = TOOL_PARSERS.stored(style).content_head
     assert Walk(grammar, tokens).say(call)
     assert Walk(grammar, tokens).say(f"{head}Any text {{at}} all [1].\n")
@@ -301,6 +301,38 @@ def test_beside_a_schema_the_answer_is_of_it_or_calls(style: str) -> None:
     assert any(each.content for each in told)
     for each in told:
         check_calls(each)
+
+
+TAG = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<c>", "schema": {"enum": ["red", "blue"]}, "end": "</c>"}],
+    "triggers": ["<c>"],
+}
+
+
+@pytest.mark.parametrize("has_marks", [True, False])
+@pytest.mark.parametrize("style", [each for each in STYLES if each not in UNMARKED])
+def test_beside_a_structural_tag_the_answer_is_of_it_or_calls(style: str, has_marks: bool) -> None:
+    tokens = tokenizer(has_marks=has_marks)
+    content = Grammar(GrammarKind.LARK, tag_grammar(TAG, "p", tokens).text, "")
+    grammar, answer = grammar_of(style, tokens, read_tools(TOOLS, "auto", None), None, content)
+    parser, call = TOOL_PARSERS.stored(style), CALL_OF[style]
+    said = f'{parser.content_head}It is <c>"red"</c>, <c>"blue"</c>!\n'
+    assert Walk(grammar, tokens).say(said)
+    assert not Walk(grammar, tokens).say(said.replace("blue", "green"))
+    assert Walk(grammar, tokens).say(call)
+    assert not Walk(grammar, tokens).say(call.replace("Oslo", "Osaka"))
+    is_token = tokens.token_to_id(parser.marks.begin) is not None
+    if not parser.content_head:
+        assert Walk(grammar, tokens).say(said + call) is is_token
+        assert not Walk(grammar, tokens).say(said + call.replace("Oslo", "Osaka"))
+    for seed in range(4):
+        text = Walk(grammar, tokens).wander(random.Random(seed), 120)
+        whole = read(answer, text)
+        assert read(answer, *text) == whole
+        check_calls(whole)
+        assert not re.sub(r'<c>("red"|"blue")</c>', "", whole.content).count("<c>")
+    assert try_grammar(grammar, LLTokenizer("byte")) == ""
 
 
 @pytest.mark.parametrize("style", UNMARKED)
