@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -71,13 +72,15 @@ class Visit:
         self.context = context
         self.url = url
         self.complaints: list[str] = []
-        self.page = self.open()
+
+    @cached_property
+    def page(self) -> Page:
+        return self.open()
 
     def with_key(self) -> Page:
-        """The page as one sees it who has given the key."""
+        """The page as one sees it who has given the key before."""
         name = json.dumps("jetflock:/:key")
         self.context.add_init_script(f"sessionStorage.setItem({name}, {json.dumps(KEY)})")
-        self.page.reload()
         expect(self.page.locator("#chat-model")).not_to_have_value("")
         return self.page
 

@@ -34,7 +34,7 @@ def violations(page: Page) -> list[Any]:
     """Each with the places where it was found. No text may need a mouse that hovers, either."""
     assert page.locator("body [title]").count() == 0
     found: list[Any] = page.evaluate(
-        """async () => (await axe.run(document)).violations
+        """async () => (await axe.run(document, { resultTypes: ['violations'] })).violations
             .map(({ id, nodes }) => [id, nodes.map(({ html, any }) => [html, any[0]?.message])])"""
     )
     return found

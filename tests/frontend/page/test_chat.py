@@ -127,7 +127,7 @@ def test_a_stream_survives_a_reload_and_a_dead_frontend(
     page: Page, api: httpx.Client, service: LocalStack
 ) -> None:
     page.fill("#chat-more", LONG)
-    page.fill("#chat-max_tokens", "500")
+    page.fill("#chat-max_tokens", "150")
     ask(page, STORY)
     wait_text(page, 10)
     tell_workers(service, Pause(PauseMode.FREEZE, freeze_s=60))
@@ -228,6 +228,7 @@ def test_settings_go_into_the_request_and_what_is_wrong_is_not_sent(
 def test_an_answer_is_forked_at_a_word(
     page: Page, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    page.fill("#chat-max_tokens", "24")
     ask(page, STORY)
     wait_answer(page)
     source = kept(page)[-1]
