@@ -42,7 +42,7 @@ class LogWatch:
     def __init__(self, cluster: Cluster, last_seen: Callable[[], LogMark]) -> None:
         self._cluster = cluster
         self._last_seen = last_seen
-        self._seen_at_loss: LogMark | None = None  # when the connection was lost
+        self._seen_at_losses: list[LogMark] = []  # when the connection was lost
         self._is_back = asyncio.Event()
         self._interval_s = _INTERVAL_S
         self._proven: tuple[LogMark, _LogEnd] | None = None  # this mark stands in that log
@@ -50,7 +50,7 @@ class LogWatch:
         cluster.reconnects.follow(self._on_reconnect)
 
     def _on_loss(self) -> None:
-        self._seen_at_loss = self._seen_at_loss or self._last_seen()
+        self._seen_at_losses.append(self._last_seen())
 
     async def _on_reconnect(self) -> None:
         self._is_back.set()
@@ -58,38 +58,37 @@ class LogWatch:
     async def run(self) -> None:
         """Until cancelled. Raises LogWentBack."""
         num_times = 0
-        unchecked: LogMark | None = None
+        unchecked: list[LogMark] = []
         while True:
             if not num_times:
-                mark = await self._earlier_mark()
-                unchecked = unchecked or mark
-            assert unchecked is not None
+                marks = await self._earlier_marks()
+                unchecked += [mark for mark in marks if mark not in unchecked]
             try:
                 loss = await self._loss(unchecked)
             except BrokerError:
                 num_times, self._interval_s = 0, _INTERVAL_S
                 continue
             if loss is None:
-                num_times, unchecked = 0, None
+                num_times, unchecked = 0, []
                 continue
             num_times += 1
             if num_times >= _TIMES:
                 raise LogWentBack(f"the token log {loss}: NATS has lost records")
             await asyncio.sleep(_INTERVAL_S)
 
-    async def _earlier_mark(self) -> LogMark:
-        """What had been seen some time ago, or when the connection was lost: by now the log may
+    async def _earlier_marks(self) -> list[LogMark]:
+        """What had been seen some time ago, or whenever the connection was lost: by now the log may
         have grown beyond that again, with other records.
         """
         first = self._last_seen()
         await wait_event(self._is_back, self._interval_s)
         self._is_back.clear()
-        at_loss, self._seen_at_loss = self._seen_at_loss, None
-        return at_loss or first
+        at_losses, self._seen_at_losses = self._seen_at_losses, []
+        return at_losses or [first]
 
-    async def _loss(self, mark: LogMark) -> str | None:
+    async def _loss(self, marks: list[LogMark]) -> str | None:
         """What is wrong with the log, in words. Raises BrokerError."""
-        seen = max(mark.seq, self._last_seen().seq)
+        seen = max(mark.seq for mark in [*marks, self._last_seen()])
         try:
             info = await _log_info(self._cluster)
         except BrokerError as exc:
@@ -101,13 +100,14 @@ class LogWatch:
         end = _LogEnd(int(state["last_seq"]), state["last_ts"])
         if end.seq < seen:
             return f"ends at {end.seq}, and was at {seen}"
-        if mark.data is None or self._proven == (mark, end):
-            return None
-        stored = await self._cluster.js.get_at(self._cluster.subjects.tokens_stream, mark.seq)
-        if stored is None or stored.data == mark.data:  # it may be too old, or erased
+        for mark in marks:
+            if mark.data is None or self._proven == (mark, end):
+                continue
+            stored = await self._cluster.js.get_at(self._cluster.subjects.tokens_stream, mark.seq)
+            if stored is not None and stored.data != mark.data:  # None: it is too old, or erased
+                return f"has another record at {mark.seq} than before"
             self._proven = mark, end
-            return None
-        return f"has another record at {mark.seq} than before"
+        return None
 
 
 async def last_seq(cluster: Cluster) -> int:

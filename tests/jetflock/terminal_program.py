@@ -14,6 +14,8 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 
+import psutil
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -71,6 +73,14 @@ class TerminalProgram:
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C when it waits for what is typed: readline sleeps over one that came before."""
+        deadline = time.monotonic() + 30.0
+        while psutil.Process(self.pid).status() != psutil.STATUS_SLEEPING:
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.01)
+        self.type("\x03")
 
     def wait_for(self, words: str, timeout_s: float = 30.0) -> str:
         """Read on until `words` are there behind what was waited for before; returns the new."""

@@ -147,9 +147,9 @@ def _converse(env: dict[str, str], saved: Path) -> None:
         program.wait_for("forgotten")
         program.type(f"/load {saved}\n")
         program.wait_for("2 turns, with demo")
-        for _ in range(2):  # each at a prompt: readline loses one that comes while it makes ready
+        for _ in range(2):
             program.wait_for("\n> ")
-            program.type("\x03")
+            program.interrupt()
         assert program.wait_exit() == 130
 
 

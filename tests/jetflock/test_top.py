@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -92,7 +93,8 @@ async def test_a_person_sees_it_live_until_q(shared_stack: RoleStack) -> None:
 
 
 @pytest.mark.e2e
-def test_nobody_there_is_one_sentence() -> None:
+def test_nobody_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # else a service of another test is told
     url = f"nats://127.0.0.1:{free_port()}"
     argv = [*JETFLOCK, "top", "--nats-url", url, "--nats-connect-timeout-s", "0.1"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -29,6 +29,13 @@ async def put_worker(stack: Stack, pool: str, state: WorkerState = WorkerState.R
     await workers.put(f"{pool}.w", encode(WorkerCard("w", pool, "m", "r1", state)))
 
 
+async def heartbeats(stack: Stack, pool: str, state: WorkerState) -> None:
+    """A card does not live as long as a program may take to start."""
+    while True:
+        await put_worker(stack, pool, state)
+        await asyncio.sleep(1.0)
+
+
 async def put_supervisor(stack: Stack, failure: str = "") -> None:
     roles = stack.cluster.bucket(stack.cluster.subjects.roles_bucket)
     card = RoleCard("serve-1", SUPERVISOR, pool=stack.card.pool, failure=failure)
@@ -121,7 +128,7 @@ async def test_ready_means_that_a_model_is_served(
     async with running.client() as client:
         answer = await until(client, "/ready", lambda answer: answer.status_code == 503)
         assert "no model is served" in answer.text
-        await put_worker(stack, stack.card.pool, WorkerState.LOADING)
+        loading = asyncio.create_task(heartbeats(stack, stack.card.pool, WorkerState.LOADING))
         await until(
             client, "/ready", lambda answer: "The model 'tiny' is being loaded." in answer.text
         )
@@ -133,6 +140,7 @@ async def test_ready_means_that_a_model_is_served(
             early = await chat("hi", url=url)
             assert (early.returncode, early.stdout) == (1, "")
             assert f"{url} serves no model that generates text. {told}" in early.stderr
+        loading.cancel()
         await ModelCatalog(stack.cluster).announce(stack.card.pool)
         await until(client, "/ready", lambda answer: answer.status_code == 200)
         await put_supervisor(stack, "CUDA is out of memory")
