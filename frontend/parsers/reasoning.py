@@ -104,6 +104,15 @@ class GptOss(ReasoningParser):
         return channels.fits(template)
 
 
+class SeedThink(ReasoningParser):
+    """`<seed:think>` and `</seed:think>`."""
+
+    name = "seed_oss"
+    level = 4
+    begins = ("<seed:think>",)
+    ends = ("</seed:think>",)
+
+
 class Gemma4(ReasoningParser):
     """`<|channel>thought` and `<channel|>`."""
 
@@ -119,7 +128,8 @@ class Gemma4(ReasoningParser):
 
 # A template may fit several: the first one is its own.
 REASONING_PARSERS: Registry[ReasoningParser] = Registry(
-    "reasoning parser", (GptOss(), Think(), MistralThink(), DeepseekR1(), Granite(), Gemma4())
+    "reasoning parser",
+    (GptOss(), Think(), MistralThink(), DeepseekR1(), Granite(), SeedThink(), Gemma4()),
 )
 
 # The command line reads its choices from the type at run time; a checker sees texts.

@@ -13,12 +13,13 @@ from frontend.parsers.tools.gpt_oss import GptOss
 from frontend.parsers.tools.hermes import Hermes
 from frontend.parsers.tools.kimi import KimiK2
 from frontend.parsers.tools.llama3 import Llama3, Llama4Json
-from frontend.parsers.tools.marked_lists import Functools, Granite, Phi4Mini
+from frontend.parsers.tools.marked_lists import Functools, Granite, Nemotron, Phi4Mini
 from frontend.parsers.tools.minimax import MinimaxM2
 from frontend.parsers.tools.mistral import Mistral, MistralArgs, MistralCallId
+from frontend.parsers.tools.olmo3 import Olmo3
 from frontend.parsers.tools.plain_json import PlainJson
 from frontend.parsers.tools.pythonic import Llama4, Pythonic
-from frontend.parsers.tools.qwen3_coder import Qwen3Coder
+from frontend.parsers.tools.qwen3_coder import Qwen3Coder, SeedOss
 
 # A template may fit several: the first one is its own.
 TOOL_PARSERS: Registry[ToolParser] = Registry(
@@ -28,6 +29,7 @@ TOOL_PARSERS: Registry[ToolParser] = Registry(
         MistralCallId(),
         MistralArgs(),
         Mistral(),
+        SeedOss(),
         Qwen3Coder(),
         Glm47(),
         Glm45(),
@@ -43,6 +45,8 @@ TOOL_PARSERS: Registry[ToolParser] = Registry(
         MinimaxM2(),
         Functools(),
         Phi4Mini(),
+        Nemotron(),
+        Olmo3(),
         Granite(),
         Pythonic(),
         PlainJson(),

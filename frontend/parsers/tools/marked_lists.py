@@ -1,4 +1,4 @@
-"""Calls as Phi 4 mini and Granite 3 write them: a list in JSON behind a mark."""
+"""Calls as Phi 4 mini, Granite 3 and Nemotron 2 write them: a list in JSON behind a mark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Phi4Mini(Granite):
 
     @property
     def example(self) -> str:
-        return f'{_CALLS}[{{"name": "<name>", "arguments": {{...}}}}]{self.marks.end}'
+        return f'{self.marks.begin}[{{"name": "<name>", "arguments": {{...}}}}]{self.marks.end}'
 
     def fits(self, template: str) -> bool:
         return "<|/tool|>" in template
@@ -79,6 +79,25 @@ class Phi4Mini(Granite):
 
     def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
         return f"{super().calls_rule(ref, is_single=is_single)} {ref(self.marks.end)}"
+
+
+class Nemotron(Phi4Mini):
+    """`<TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>`."""
+
+    name = "nemotron"
+    level = 4
+    marks = Marks("<TOOLCALL>", "</TOOLCALL>")
+
+    def fits(self, template: str) -> bool:
+        return self.marks.begin in template
+
+    def messages(self, messages: list[Message], template: str) -> list[Message]:
+        return messages
+
+    def with_tools(
+        self, messages: list[Message], tools: list[Declaration], template: str
+    ) -> list[Message]:
+        return messages
 
 
 class Functools(Granite):

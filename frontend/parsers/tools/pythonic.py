@@ -45,7 +45,7 @@ class Pythonic(ListedCalls):
         at = skip_space(text, at)
         if at == len(text):
             return None
-        return _head(text, at + 1, names) if text[at] == "[" else NoCall()
+        return python_head(text, at + 1, names) if text[at] == "[" else NoCall()
 
     def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
         return NoCall()
@@ -54,33 +54,10 @@ class Pythonic(ListedCalls):
         return PythonArguments()
 
     def next_in_list(self, text: str, at: int, names: Collection[str]) -> Head:
-        return _head(text, at + 1, names) if text[at] == "," else NoCall()
+        return python_head(text, at + 1, names) if text[at] == "," else NoCall()
 
     def call_rules(self, i: int, tool: CallableTool, ref: MarkRef) -> Iterator[str]:
-        """Parameters in the order of the schema, with JSON for values.
-
-        `first_i_j` is what may stand from the parameter j on where none stands before, `more_i_j`
-        where one does. Raises UnsupportedParameter.
-        """
-        schema, param = tool.schema(), tool.schema_param
-        if odd := sorted(schema.keys() - _OF_OBJECT):
-            raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        if missing := [name for name in required if name not in properties]:
-            raise UnsupportedParameter(
-                param, f"requires {missing[0]!r}, which it does not describe"
-            )
-        yield f'call_{i}: {json.dumps(f"{tool.name}(")} first_{i}_0 ")"'
-        for j, (name, each) in enumerate(properties.items()):
-            if not name.isidentifier():
-                raise UnsupportedParameter(param, f"names {name[:100]!r}, which {_NOT_HELD}")
-            one = f"param_{i}_{j} more_{i}_{j + 1}"
-            yield f"first_{i}_{j}: {one}" + ("" if name in required else f" | first_{i}_{j + 1}")
-            yield f'more_{i}_{j}: ", " {one}' + ("" if name in required else f" | more_{i}_{j + 1}")
-            yield f"param_{i}_{j}: {json.dumps(f'{name}=')} value_{i}_{j}"
-            yield f"value_{i}_{j}: %json {json_rule(each if isinstance(each, dict) else {})}"
-        yield f'first_{i}_{len(properties)}: ""'
-        yield f'more_{i}_{len(properties)}: ""'
+        return python_rules(i, tool)
 
 
 class Llama4(Pythonic):
@@ -112,7 +89,7 @@ class Llama4(Pythonic):
         return end_mark(text, at, self.marks.end)
 
 
-def _head(text: str, at: int, names: Collection[str]) -> Head:
+def python_head(text: str, at: int, names: Collection[str]) -> Head:
     """The head of `name(`; None while that is open."""
     at = skip_space(text, at)
     end = name_end(text, at)
@@ -123,3 +100,28 @@ def _head(text: str, at: int, names: Collection[str]) -> Head:
     if text[end] != "(" or not name or (names and name not in names):
         return NoCall()
     return CallHead(name, end + 1, None, in_object=False, in_list=True)
+
+
+def python_rules(i: int, tool: CallableTool) -> Iterator[str]:
+    """Of a call in Python: parameters in the order of the schema, with JSON for values.
+
+    `first_i_j` is what may stand from the parameter j on where none stands before, `more_i_j`
+    where one does. Raises UnsupportedParameter.
+    """
+    schema, param = tool.schema(), tool.schema_param
+    if odd := sorted(schema.keys() - _OF_OBJECT):
+        raise UnsupportedParameter(param, f"holds {odd[0]!r}, which {_NOT_HELD}")
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if missing := [name for name in required if name not in properties]:
+        raise UnsupportedParameter(param, f"requires {missing[0]!r}, which it does not describe")
+    yield f'call_{i}: {json.dumps(f"{tool.name}(")} first_{i}_0 ")"'
+    for j, (name, each) in enumerate(properties.items()):
+        if not name.isidentifier():
+            raise UnsupportedParameter(param, f"names {name[:100]!r}, which {_NOT_HELD}")
+        one = f"param_{i}_{j} more_{i}_{j + 1}"
+        yield f"first_{i}_{j}: {one}" + ("" if name in required else f" | first_{i}_{j + 1}")
+        yield f'more_{i}_{j}: ", " {one}' + ("" if name in required else f" | more_{i}_{j + 1}")
+        yield f"param_{i}_{j}: {json.dumps(f'{name}=')} value_{i}_{j}"
+        yield f"value_{i}_{j}: %json {json_rule(each if isinstance(each, dict) else {})}"
+    yield f'first_{i}_{len(properties)}: ""'
+    yield f'more_{i}_{len(properties)}: ""'

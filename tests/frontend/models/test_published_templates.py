@@ -199,6 +199,9 @@ def test_templates_of_other_calls_are_known_as_such() -> None:
     for mark, tools in (
         ("<|tool_call>", "gemma4"),
         ("functools[", "functools"),
+        ("<TOOLCALL>[", "nemotron"),
+        ("<seed:tool_call>\n<function=", "seed_oss"),
+        ("{{ messages[0].tool_calls }}<function_calls>", "olmo3"),
         ("<|python_start|>[func_name1(", "llama4_pythonic"),
         ('<|python_start|>ipython"parameters"', "llama4_json"),
         ("[TOOL_CALLS][CALL_ID][ARGS]", "mistral-call-id"),

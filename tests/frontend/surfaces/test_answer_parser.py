@@ -52,7 +52,11 @@ FUNCTOOLS = AnswerFormat(tools="functools")
 GRANITE_3 = AnswerFormat(tools="granite")
 LLAMA_4 = AnswerFormat(tools="llama4_pythonic", tool_names=NAMES)
 LLAMA_4_JSON = AnswerFormat(tools="llama4_json", tool_names=NAMES)
+SEED = AnswerFormat(tools="seed_oss", reasoning="seed_oss", param_kinds=GLM_KINDS)
+NEMOTRON = AnswerFormat(tools="nemotron", reasoning="think")
+OLMO = AnswerFormat(tools="olmo3")
 FORMATS = (
+    SEED, NEMOTRON, OLMO,
     FUNCTION_GEMMA, GEMMA_4, PHI_4, FUNCTOOLS, GRANITE_3, LLAMA_4, LLAMA_4_JSON,
     HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN,
     DEEPSEEK, DEEPSEEK_31, PYTHONIC, GRANITE, KIMI, GLM, GLM_47, MINIMAX,
@@ -325,6 +329,32 @@ CASES = [
         ' functools[{"name": "add", "arguments": {"a": 1}}]',
         Answer(calls=[("add", '{"a": 1}')]),
     ),
+    (
+        SEED,
+        "<seed:think>Hm.</seed:think>So:\n<seed:tool_call>\n<function=add>\n<parameter=a>[1]"
+        "</parameter>\n<parameter=b>x\ny</parameter>\n</function>\n</seed:tool_call>\n"
+        "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
+        Answer("Hm.", "So:", [("add", '{"a": [1], "b": "x\\ny"}'), ("now", "{}")]),
+    ),
+    (SEED, "<seed:tool_call>x", Answer(content="<seed:tool_call>x")),
+    (
+        NEMOTRON,
+        '<think>Hm.</think><TOOLCALL>[{"name": "add", "arguments": {"a": 1}}, {"name": "now", '
+        '"arguments": {}}]</TOOLCALL>',
+        Answer("Hm.", "", [("add", '{"a": 1}'), ("now", "{}")]),
+    ),
+    (NEMOTRON, "<TOOLCALL>[]</TOOLCALL>", Answer(content="<TOOLCALL>[]</TOOLCALL>")),
+    (
+        OLMO,
+        "I ask.<function_calls>add(a=1, b='it\\'s', c={\"d\": [True, null]})\n\nnow()"
+        "</function_calls>So",
+        Answer(
+            "",
+            "I ask.So",
+            [("add", '{"a": 1, "b": "it\'s", "c": {"d": [true, null]}}'), ("now", "{}")],
+        ),
+    ),
+    (OLMO, "<function_calls>a b", Answer(content="<function_calls>a b")),
     (FUNCTOOLS, "Import functools.", Answer(content="Import functools.")),
     (
         GRANITE_3,
@@ -537,8 +567,9 @@ def test_names_are_chosen_also_as_others_have_them() -> None:
 def test_old_names_are_stored_under_any_feature_level() -> None:
     """A frontend of the build before reads what it knows; the rest waits until it has gone."""
     old = {"hermes", "llama3", "mistral", "mistral-args", "qwen3-coder", "json", "think"}
+    newest = {"seed_oss", "nemotron", "olmo3"}
     for parser in (*TOOL_PARSERS, *REASONING_PARSERS):
-        assert parser.level == (1 if parser.name in old else 3)
+        assert parser.level == (1 if parser.name in old else 4 if parser.name in newest else 3)
     assert AnswerParsers.of(QWEN3).needed_level == 1
     assert AnswerParsers.of(DEEPSEEK).needed_level == 3
 
@@ -556,7 +587,8 @@ PARTS = """<tool_call> </tool_call> <think> </think> [THINK] [/THINK] [TOOL_CALL
     <start_function_call> <end_function_call> <escape> <|tool_call> <tool_call|> <|"|> call:add{
     a: call: <|tool_call|> <|/tool_call|> functools <|python_start|> <|python_end|>
     <|channel>thought <channel|> assistant analysis final commentary to=functions.add
-    to=now""".split()  # noqa: SIM905
+    <seed:tool_call> </seed:tool_call> <seed:think> </seed:think> <TOOLCALL> </TOOLCALL>
+    <function_calls> </function_calls> add(a=1) to=now""".split()  # noqa: SIM905
 SPACED = (
     "<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>",
     " to=functions.add<|channel|>commentary<|message|>",

@@ -81,6 +81,10 @@ CALL_OF = {
     "glm47": "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">'
     "Oslo</parameter>\n</invoke>\n</minimax:tool_call>",
+    "seed_oss": "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Oslo</parameter>\n"
+    "</function>\n</seed:tool_call>",
+    "nemotron": '<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]</TOOLCALL>',
+    "olmo3": '<function_calls>get_weather(city="Oslo", days=3)</function_calls>',
     "mistral-call-id": '[TOOL_CALLS]get_weather[CALL_ID]a1B2c3d4e[ARGS]{"city": "Oslo"}',
     "functiongemma": "<start_function_call>call:get_weather{city:<escape>Oslo<escape>,days:3}"
     "<end_function_call>",
@@ -111,6 +115,11 @@ MARKS: tuple[str, ...] = (
     *Phi4Mini().shown_marks,
     *Llama4().shown_marks,
     "[CALL_ID]",
+    "<seed:tool_call>",
+    "</seed:tool_call>",
+    "<TOOLCALL>",
+    "<function_calls>",
+    "</function_calls>",
 )
 
 
