@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Mapping
 
+from detok.decode_status import DecodeStatus
 from shared.cluster import Cluster
 from shared.errors import BrokerError
 from shared.liveness.log_watch import last_seq
@@ -14,8 +16,41 @@ from shared.telemetry.log import get_logger
 _INTERVAL_S = 1.0
 _RETRY_S = 0.3
 _MAX_DIGITS = 20
+_FEW = 64
 
 log = get_logger(__name__)
+
+
+class LowestPoint:
+    """The lowest point from which a living request is rebuilt.
+
+    Points only rise: what was noted is at most as high as the point is, and only the lowest of
+    these are looked at.
+    """
+
+    def __init__(self, requests: Mapping[str, DecodeStatus]) -> None:
+        self._requests = requests  # the living ones, by rid
+        self._noted: list[tuple[int, str]] = []  # a heap
+
+    def note(self, status: DecodeStatus) -> None:
+        """It lives from now on."""
+        heapq.heappush(self._noted, (status.rebuild_point.seq, status.rid))
+        if len(self._noted) > 2 * len(self._requests) + _FEW:  # the lowest hides many that are over
+            self._noted = [(each.rebuild_point.seq, rid) for rid, each in self._requests.items()]
+            heapq.heapify(self._noted)
+
+    def seq(self) -> int | None:
+        """None: nothing lives."""
+        while self._noted:
+            seq, rid = self._noted[0]
+            status = self._requests.get(rid)
+            if status is None:
+                heapq.heappop(self._noted)
+            elif status.rebuild_point.seq != seq:
+                heapq.heapreplace(self._noted, (status.rebuild_point.seq, rid))
+            else:
+                return seq
+        return None
 
 
 class FloorKeeper:

@@ -17,7 +17,7 @@ from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.done_writer import DoneWriter
 from detok.fence_notices import FenceNotices
-from detok.floor_keeper import FloorKeeper
+from detok.floor_keeper import FloorKeeper, LowestPoint
 from detok.full_fold import fold_from_log
 from detok.lease import Tenure
 from detok.replay_desk import ReplayDesk, WaitingSubjects
@@ -73,6 +73,7 @@ class Partition:
         subjects = services.cluster.subjects
         self._token_prefix = subjects.tokens(self.number, "")
         self._requests: dict[str, DecodeStatus] = {}
+        self._lowest = LowestPoint(self._requests)
         self.holders = Holders()  # of those
         self._unknown: dict[str, UnknownRequest] = {}
         self._settled = SettledRequests()
@@ -119,12 +120,9 @@ class Partition:
         """The lowest sequence that a new owner must read from."""
         if self._reader is None or not self.may_publish:
             return None
-        floor = self._reader.next_seq
-        for status in self._requests.values():
-            floor = min(floor, status.rebuild_point.seq)
-        for unknown in self._unknown.values():
-            floor = min(floor, unknown.seq)
-        return floor if self._bills.floor is None else min(floor, self._bills.floor)
+        floors = [self._reader.next_seq, self._lowest.seq(), self._bills.floor]
+        floors += (unknown.seq for unknown in self._unknown.values())
+        return min(floor for floor in floors if floor is not None)
 
     def _billed_to(self) -> int | None:
         """Up to there, whoever has ended is among the bills."""
@@ -263,6 +261,7 @@ class Partition:
 
     def _add(self, status: DecodeStatus) -> DecodeStatus:
         self._requests[status.rid] = status
+        self._lowest.note(status)
         self.holders.note(status)
         subject = self._waiting.take(status.rid)
         if subject is not None:

@@ -114,8 +114,7 @@ async def _send_stream(answer: Answer, reply: Reply) -> int:
     await reply.send(b"", {**headers, **answer.headers, STATUS_HEADER: "accepted"})
     event_before = feed.event_id.decode()
     events = feed.opening(resumed=answer.resumed)
-    generation.last_sent_at = asyncio.get_running_loop().time()
-    generation.keepalive_s = KEEPALIVE_S
+    answer.keep_alive(KEEPALIVE_S)
     try:
         while True:
             for event in events:

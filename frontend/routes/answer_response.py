@@ -141,7 +141,7 @@ class AnswerResponse:
             await response(scope, receive, send)
 
     async def _send_stream(self, send: Send) -> None:
-        answer, generation, feed = self._answer, self._answer.generation, self._answer.feed
+        answer, feed = self._answer, self._answer.feed
         headers = [
             *self._dialect.headers,
             *(
@@ -153,8 +153,7 @@ class AnswerResponse:
         opening = feed.opening(resumed=answer.resumed)
         body = self._dialect.framed(opening) if opening else self._dialect.greeting
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        generation.last_sent_at = asyncio.get_running_loop().time()
-        generation.keepalive_s = self._ping_interval_s
+        answer.keep_alive(self._ping_interval_s)
         try:
             while True:
                 events = await feed.next()

@@ -6,9 +6,10 @@ import asyncio
 import random
 
 from frontend.metrics import StreamMetrics
+from frontend.streams.alarms import TICK_S
 from frontend.streams.detok_client import DetokClient
 from frontend.streams.generation import Generation, Interrupt
-from frontend.streams.reply_router import ReplyRouter
+from frontend.streams.reply_router import SILENCE_S, Reading, ReplyRouter
 from frontend.text.text_stream import TextStream
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
@@ -17,10 +18,8 @@ from shared.protocol.text import ReplayStatus
 from shared.storage.stream_quorum import has_quorum
 from shared.telemetry.log import get_logger
 
-SILENCE_S = 1.0  # of a running request, before it is asked for
 WHOLE_SILENCE_S = 3.0  # of one whose answer comes in one piece
-MAX_BACKOFF_S = 10.0  # of a queued one, and while no detokenizer answers
-_TICK_S = 0.2
+MAX_BACKOFF_S = 10.0  # of one that is queued or slow, and while no detokenizer answers
 _GAP_RETRY_S = 0.2
 _FAILED_RETRY_S = 0.25  # the partition is just changing hands; doubled while nobody answers
 _LOST_AFTER = 2  # looks in a row that found nothing, a second apart or more
@@ -75,15 +74,18 @@ class Replayer:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._router.in_use.wait()
-                await wait_event(self._router.on_gap, _TICK_S)
+                await wait_event(self._router.on_gap, TICK_S)
                 self._router.on_gap.clear()
                 now = asyncio.get_running_loop().time()
-                for generation in self._router.generations:
-                    if generation.is_watched:
-                        for stream in generation.streams:
-                            if is_due(stream, now):
-                                stream.is_asking = True
-                                tasks.create_task(self._ask(stream, generation))
+                for reading in self._router.take_to_ask(now):
+                    stream = reading.stream
+                    if stream.is_asking or not reading.generation.is_watched:
+                        continue
+                    if now >= (at := due_at(stream)):
+                        stream.is_asking = True
+                        tasks.create_task(self._ask(reading))
+                    else:
+                        self._router.ask(reading, at)
 
     async def on_reconnect(self) -> None:
         """NATS is back: whoever has heard nothing meanwhile is asked for now, however often asking
@@ -93,9 +95,11 @@ class Replayer:
         for generation in self._router.generations:
             for stream in generation.streams:
                 stream.asked_at = float("-inf")
+                self._router.ask(Reading(stream, generation), 0.0)
         self._router.on_gap.set()
 
-    async def _ask(self, stream: TextStream, generation: Generation) -> None:
+    async def _ask(self, reading: Reading) -> None:
+        stream, generation = reading
         # Token ids of a chunk need not begin where its text does: a stream that keeps them asks
         # for everything.
         offset = 0 if stream.keeps_token_ids else stream.have
@@ -116,13 +120,19 @@ class Replayer:
                 _back_off(stream)
                 await self._look_whether_lost(stream, generation)
             else:
-                stream.backoff_s, stream.num_missing = _silence_s(stream), 0
+                stream.num_missing = 0
+                position = stream.position
                 if reply.chunk is not None:
                     stream.receive(reply.chunk, loop.time())
+                if reply.chunk is None or stream.position > position:
+                    stream.backoff_s = _silence_s(stream)
+                else:
+                    _back_off(stream)
         finally:
             is_stale = num_reconnects != self._num_reconnects  # asked on a connection that is gone
             stream.asked_at = float("-inf") if is_stale else loop.time()
             stream.is_asking = False
+            self._router.ask(reading, due_at(stream))
 
     async def _look_whether_lost(self, stream: TextStream, generation: Generation) -> None:
         if not generation.is_stored:
@@ -139,16 +149,16 @@ class Replayer:
             generation.cut(Interrupt.RECORDS_LOST)
 
 
-def is_due(stream: TextStream, now: float) -> bool:
-    """Whether it is to be asked for at `now`, of the event loop's clock."""
-    if stream.finish is not None or stream.is_asking:
-        return False
+def due_at(stream: TextStream) -> float:
+    """When it is to be asked for next, if nothing is heard of it until then; inf: never."""
+    if stream.finish is not None:
+        return float("inf")
     if stream.has_gap:
-        return now >= stream.asked_at + _GAP_RETRY_S
+        return stream.asked_at + _GAP_RETRY_S
     if stream.last_heard_at > stream.asked_at:
         stream.backoff_s, stream.num_failed_asks = _silence_s(stream), 0
-        return now >= stream.last_heard_at + _silence_s(stream)
-    return now >= stream.asked_at + _pause_s(stream)
+        return stream.last_heard_at + _silence_s(stream)
+    return stream.asked_at + _pause_s(stream)
 
 
 def _silence_s(stream: TextStream) -> float:

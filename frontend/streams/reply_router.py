@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from frontend.metrics import StreamMetrics
+from frontend.streams.alarms import Alarms
 from frontend.streams.generation import Generation
 from frontend.tenants.ledger import TenantLedger
 from frontend.text.text_stream import TextStream
@@ -22,10 +25,21 @@ from shared.telemetry.malformed_count import MalformedCount
 log = get_logger(__name__)
 
 
+SILENCE_S = 1.0  # of a running request, before it is asked for
+
+
+class Reading(NamedTuple):
+    """One stream of a generation."""
+
+    stream: TextStream
+    generation: Generation
+
+
 class ReplyRouter:
     """The generations that are read here, and their streams by rid.
 
-    A rid has several streams while a client resumes on the frontend that it came from.
+    A rid has several streams while a client resumes on the frontend that it came from. What looks
+    after them sets alarms here, and need not look at all of them.
     """
 
     def __init__(
@@ -41,10 +55,13 @@ class ReplyRouter:
         self._metrics = metrics
         self._ledger = ledger
         self.subject = subject
-        self._streams: dict[str, list[TextStream]] = {}
+        self._readings: dict[str, list[Reading]] = {}
         self._num_readers: Counter[str] = Counter()  # by rid: without those that look on
         self._generations: dict[Generation, None] = {}  # a set that keeps its order
+        self._num_of_pool: Counter[str] = Counter()
         self._subscription: Subscription | None = None
+        self.to_look_after: Alarms[Generation] = Alarms()
+        self._to_ask: Alarms[Reading] = Alarms()
         self.on_gap = asyncio.Event()  # some stream needs a replay now
         self.in_use = asyncio.Event()  # set while there are generations
 
@@ -57,11 +74,21 @@ class ReplyRouter:
     def generations(self) -> list[Generation]:
         return list(self._generations)
 
+    @property
+    def pools(self) -> AbstractSet[str]:
+        """Those of the generations."""
+        return self._num_of_pool.keys()
+
     def add(self, generation: Generation) -> None:
         self._generations[generation] = None
+        self._num_of_pool[generation.pool] += 1
         self.in_use.set()
+        now = asyncio.get_running_loop().time()
+        self.to_look_after.set(generation, now)
         for stream in generation.streams:
-            self._streams.setdefault(stream.rid, []).append(stream)
+            reading = Reading(stream, generation)
+            self._readings.setdefault(stream.rid, []).append(reading)
+            self.ask(reading, now + SILENCE_S)
             if generation.looks_on:
                 continue
             self._num_readers[stream.rid] += 1
@@ -72,19 +99,39 @@ class ReplyRouter:
         if generation not in self._generations:
             return
         del self._generations[generation]
+        self._num_of_pool[generation.pool] -= 1
+        if not self._num_of_pool[generation.pool]:
+            del self._num_of_pool[generation.pool]
         if not self._generations:
             self.in_use.clear()
+        self.to_look_after.drop(generation)
         for stream in generation.streams:
-            streams = self._streams[stream.rid]
-            streams.remove(stream)
-            if not streams:
-                del self._streams[stream.rid]
+            reading = Reading(stream, generation)
+            self._to_ask.drop(reading)
+            readings = self._readings[stream.rid]
+            readings.remove(reading)
+            if not readings:
+                del self._readings[stream.rid]
             if generation.looks_on:
                 continue
             self._num_readers[stream.rid] -= 1
             if not self._num_readers[stream.rid]:
                 del self._num_readers[stream.rid]
                 self._ledger.remove(stream.rid)
+
+    def readers(self, rid: str) -> list[Generation]:
+        """The generations that have a stream of this request."""
+        return [reading.generation for reading in self._readings.get(rid, ())]
+
+    def ask(self, reading: Reading, at: float) -> None:
+        """Have it looked at then whether a replay of the stream is to be asked for."""
+        if reading.generation in self._generations:
+            reading.stream.ask_at = at
+            self._to_ask.set(reading, at)
+
+    def take_to_ask(self, now: float) -> list[Reading]:
+        """The readings to be looked at."""
+        return self._to_ask.take_due(now)
 
     def find(self, group_id: str) -> list[Generation]:
         return [generation for generation in self._generations if generation.group_id == group_id]
@@ -102,9 +149,11 @@ class ReplyRouter:
 
     def ask_for(self, generation: Generation) -> None:
         """Have what it misses replayed at once: others have heard it before."""
+        now = asyncio.get_running_loop().time()
         for stream in generation.streams:
             if not stream.have:
                 stream.asked_at -= stream.backoff_s
+                self.ask(Reading(stream, generation), now)
         self.on_gap.set()
 
     @prompt
@@ -115,11 +164,16 @@ class ReplyRouter:
             self._malformed.note(message.subject, exc)
             log.error("bad_text_frame", error=str(exc))
             return
-        streams = self._streams
+        readings = self._readings
         now = asyncio.get_running_loop().time()
+        latest_ask_at = now + SILENCE_S
         for chunk in frame.chunks:
-            for stream in streams.get(chunk.rid, ()):
+            for reading in readings.get(chunk.rid, ()):
+                stream = reading.stream
                 stream.receive(chunk, now)
                 if stream.has_gap:
                     self._metrics.reply_gaps.inc()
+                    self.ask(reading, now)
                     self.on_gap.set()
+                elif stream.ask_at > latest_ask_at:  # it had been silent for long
+                    self.ask(reading, latest_ask_at)

@@ -28,6 +28,7 @@ class TextStream:
         "_taken_checksum",
         "_taken_len",
         "_taken_position",
+        "ask_at",
         "asked_at",
         "backoff_s",
         "finish",
@@ -72,6 +73,7 @@ class TextStream:
         self._taken_position, self._taken_len, self._taken_checksum = START
         self.has_gap = False  # a chunk came before what precedes it
         self.last_heard_at = now
+        self.ask_at = float("inf")  # when it is looked at whether a replay is to be asked for
         self.asked_at = now  # of the last replay, kept by the Replayer with the next three
         self.backoff_s = 1.0
         self.num_failed_asks = 0  # in a row

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given, settings
 
 from detok.decode_status import DecodeStatus, RebuildPoint
+from detok.floor_keeper import LowestPoint
 from tests.shared.simulated_log import RID, LoggedRecord, SimulatedLog, simulated_logs
 
 
@@ -102,3 +105,22 @@ def test_an_entry_behind_a_hole_of_the_restatement_completes_nothing() -> None:
     point.on_counted_entry(7, 2, 4, 5)
     point.on_counted_entry(8, 4, 5, 5)
     assert point.seq == 5
+
+
+def test_the_lowest_point_is_that_of_all_living_requests() -> None:
+    rng, requests = random.Random(5), dict[str, DecodeStatus]()
+    lowest = LowestPoint(requests)
+    for seq in range(1, 3000):
+        rid = f"{rng.randrange(400):032x}"  # some live again after they were over
+        if rid not in requests:
+            requests[rid] = DecodeStatus(rid, rng.randrange(max(1, seq - 50), seq + 1))
+            lowest.note(requests[rid])
+        elif rng.random() < 0.5 and seq > 1000:
+            requests[rid].rebuild_point.seq = seq
+        elif requests[rid].rebuild_point.seq > 20:  # one lives from the beginning to the end
+            del requests[rid]
+        points = [each.rebuild_point.seq for each in requests.values()]
+        assert lowest.seq() == min(points, default=None)
+        assert len(lowest._noted) <= 2 * 400 + 65
+    requests.clear()
+    assert lowest.seq() is None

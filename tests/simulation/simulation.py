@@ -284,7 +284,11 @@ class Simulation:
             return False
         if any(self._judge.done(rid) is None for rid in self._requests):
             return False
-        return not self._has_bills or len(self._judge.bills()) >= len(self._requests)
+        if not self._has_bills:
+            return True
+        folds = self._judge.folds()  # of requests that were not queued, too, but ended
+        over = {rid for rid, fold in folds.items() if fold.finish is not None}
+        return over <= {bill.rid for bill in self._judge.bills()}
 
     @property
     def _has_bills(self) -> bool:

@@ -75,7 +75,13 @@ class OpenAnswers:
             feed = UnnumberedFeed(generation, OllamaEvents(generation), latency)
         else:
             feed = EventFeed(generation, latency)
-        return Answer(generation, feed, stream, resumed, headers, self.close)
+        return Answer(generation, feed, stream, resumed, headers, self)
+
+    def keep_alive(self, generation: Generation, interval_s: float) -> None:
+        """Its reader is woken whenever nothing was sent for so long."""
+        generation.last_sent_at = now = asyncio.get_running_loop().time()
+        generation.keepalive_s = interval_s
+        self._router.to_look_after.set(generation, now)
 
     def close(self, answer: Answer, status: int, transport: str) -> None:
         """The transport is done with it: nobody reads it here any more."""

@@ -180,11 +180,8 @@ class Terminator:
     def _is_read_here(self, rid: str, but_by: Generation | None) -> bool:
         """Whether another client of this frontend reads the request."""
         return any(
-            other is not but_by
-            and other.is_watched
-            and not other.looks_on
-            and any(stream.rid == rid for stream in other.streams)
-            for other in self._router.generations
+            other is not but_by and other.is_watched and not other.looks_on
+            for other in self._router.readers(rid)
         )
 
     async def _end_with_retries(

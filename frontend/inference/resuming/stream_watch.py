@@ -1,17 +1,16 @@
-"""Looks after all generations a few times a second: deadlines, hope, signs of life, results."""
+"""Looks after each generation when it is time: deadlines, hope, signs of life, results."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import cache
 
 from frontend.inference.answers.terminator import Terminator
 from frontend.models.model_directory import ModelDirectory
+from frontend.streams.alarms import TICK_S
 from frontend.streams.generation import Generation, Interrupt
 from frontend.streams.reply_router import ReplyRouter
 from shared.protocol.finish import FinishReason
 
-_TICK_S = 0.2
 NO_RESULT_AFTER_S = 15.0  # after the deadline: then even a new detokenizer should have spoken
 
 
@@ -28,14 +27,16 @@ class StreamWatch:
         loop = asyncio.get_running_loop()
         while True:
             await self._router.in_use.wait()
-            await asyncio.sleep(_TICK_S)
-            now, hopeless = loop.time(), cache(self._models.hopeless)
-            for generation in self._router.generations:
-                self._look_after(generation, now)
-                if not generation.is_hopeless and (why := hopeless(generation.pool)):
-                    self._give_up(generation, why)
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            for generation in self._router.to_look_after.take_due(now):
+                self._router.to_look_after.set(generation, self._look_after(generation, now))
+            for pool in list(self._router.pools):
+                if why := self._models.hopeless(pool):
+                    self._give_up(pool, why)
 
-    def _look_after(self, generation: Generation, now: float) -> None:
+    def _look_after(self, generation: Generation, now: float) -> float:
+        """Returns when to do so again."""
         if now >= generation.queue_timeout_at and not generation.looks_on:
             generation.queue_timeout_at = float("inf")
             self._terminator.end_unclaimed(generation, FinishReason.QUEUE_TIMEOUT)
@@ -46,14 +47,22 @@ class StreamWatch:
                 self._terminator.expire(generation)
         elif now >= generation.deadline_at + NO_RESULT_AFTER_S:
             generation.cut(Interrupt.NO_RESULT)
-        last_sent_at = max(generation.last_sent_at, generation.timings.last_text_at)
-        if generation.keepalive_s and now - last_sent_at >= generation.keepalive_s:
-            generation.last_sent_at = now
-            generation.keepalive()
+        times = [generation.queue_timeout_at] if not generation.looks_on else []
+        times += [generation.deadline_at, generation.deadline_at + NO_RESULT_AFTER_S]
+        if generation.keepalive_s:
+            last_sent_at = max(generation.last_sent_at, generation.timings.last_text_at)
+            if now - last_sent_at >= generation.keepalive_s:
+                generation.last_sent_at = last_sent_at = now
+                generation.keepalive()
+            times.append(last_sent_at + generation.keepalive_s)
+        return min((at for at in times if at > now), default=float("inf"))
 
-    def _give_up(self, generation: Generation, why: str) -> None:
+    def _give_up(self, pool: str, why: str) -> None:
         """Whoever waits is told. What nobody waits for is kept until a worker comes."""
-        is_alone = generation.is_detached or generation.looks_on
-        if generation.is_watched and generation.is_stored and not is_alone:
-            generation.is_hopeless = True
-            self._terminator.end_unclaimed(generation, FinishReason.UNSERVED, why)
+        for generation in self._router.generations:
+            if generation.pool != pool or generation.is_hopeless:
+                continue
+            is_alone = generation.is_detached or generation.looks_on
+            if generation.is_watched and generation.is_stored and not is_alone:
+                generation.is_hopeless = True
+                self._terminator.end_unclaimed(generation, FinishReason.UNSERVED, why)

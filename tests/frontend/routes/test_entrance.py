@@ -17,7 +17,8 @@ async def test_of_many_requests_a_few_begin_in_each_turn_of_the_loop() -> None:
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
         begun.append(scope["method"])
 
-    entrance, nothing = Entrance(app, lambda: None), Any
+    nothing: Any = None
+    entrance = Entrance(app, lambda: None)
     coming = [
         asyncio.create_task(entrance({"method": method}, nothing, nothing))
         for method in ["POST"] * 40 + ["GET"]
