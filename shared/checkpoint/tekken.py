@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.ranked_words import ranked_bpe
@@ -16,12 +16,108 @@ from shared.gguf.tokens.bpe_tokenizer import PreTokenizer
 
 TEKKEN_FILE = "tekken.json"
 _BOS = "<s>"
+# By rank, where the first versions of the file name none.
+_EARLY_SPECIAL = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
+    *("[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+    "[TOOL_CONTENT]",
+)
 _SPECIAL = {
     "bos_token": _BOS,
     "eos_token": "</s>",
     "unk_token": "<unk>",
     "pad_token": "<pad>",
 }
+
+
+class _Parts(NamedTuple):
+    """Of a chat template, where versions differ."""
+
+    system: str | None  # None: it stands before the last user's words
+    tools_at: str  # the user's message before which tools are told
+    calls: str
+    result: str
+    has_thoughts: bool = False
+
+
+_ARGUMENTS = "(f.arguments if f.arguments is string else f.arguments | tojson)"
+_EACH_CALL = (
+    "{%- for call in m.tool_calls %}{%- set f = call.function %}{{- '[TOOL_CALLS]' + f.name"
+)
+_LISTED_CALLS = (
+    "{{- '[TOOL_CALLS][' }}{%- for call in m.tool_calls %}{%- set f = call.function %}"
+    """{{- '{"name": ' + f.name | tojson + ', "arguments": ' + """
+    + _ARGUMENTS
+    + """ + (', "id": ' + call.id | tojson if call.id else '') + '}' }}"""
+    "{{- ', ' if not loop.last }}{%- endfor %}{{- ']' }}"
+)
+_SYSTEM = "{{- '[SYSTEM_PROMPT]' }}{{- said(m.content) }}{{- '[/SYSTEM_PROMPT]' }}"
+_RESULT_BY_ID = "m.tool_call_id + '[TOOL_CONTENT]' + content"
+_JSON_RESULT = (
+    """'{"content": ' + (content if content[:1] in ('{', '[') else content | tojson)"""
+    """ + ', "call_id": ' + m.tool_call_id | tojson + '}'"""
+)
+_PARTS = {
+    "v3": _Parts(None, "last", _LISTED_CALLS, _JSON_RESULT),
+    "v7": _Parts(_SYSTEM, "last", _LISTED_CALLS, _RESULT_BY_ID),
+    "v11": _Parts(
+        _SYSTEM,
+        "last",
+        _EACH_CALL + " + ('[CALL_ID]' + call.id if call.id else '') + '[ARGS]' + "
+        f"{_ARGUMENTS} }}}}{{%- endfor %}}",
+        _RESULT_BY_ID,
+    ),
+    "v13": _Parts(
+        _SYSTEM,
+        "first",
+        _EACH_CALL + f" + '[ARGS]' + {_ARGUMENTS} }}}}{{%- endfor %}}",
+        "content",
+        has_thoughts=True,
+    ),
+}
+_THOUGHT = (
+    "{%- if m.reasoning_content %}{{- '[THINK]' + m.reasoning_content + '[/THINK]' }}{%- endif %}"
+)
+_TOLD_WITH_USER = (
+    "{%- if loop.index0 == ns.last and ns.system %}{{- ns.system + '\\n\\n' }}{%- endif %}"
+)
+_CHAT = """{{- bos_token }}
+{%- macro said(content) %}
+    {%- if content is string %}{{- content }}
+    {%- else %}
+        {%- for part in content or [] %}
+            {{- part.text if part.type == 'text' else '[IMG]' }}
+        {%- endfor %}
+    {%- endif %}
+{%- endmacro %}
+{%- set ns = namespace(system='', first=-1, last=-1) %}
+{%- for m in messages %}
+    {%- if m.role == 'user' %}
+        {%- set ns.last = loop.index0 %}
+        {%- if ns.first < 0 %}{%- set ns.first = loop.index0 %}{%- endif %}
+    {%- elif m.role in ('system', 'developer') %}
+        {%- set ns.system = ns.system + ('\\n\\n' if ns.system else '') + said(m.content) %}
+    {%- endif %}
+{%- endfor %}
+{%- for m in messages %}
+    {%- if m.role in ('system', 'developer') %}<system>
+    {%- elif m.role == 'user' %}
+        {%- if tools and loop.index0 == ns.<tools_at> %}
+            {{- '[AVAILABLE_TOOLS]' + tools | tojson + '[/AVAILABLE_TOOLS]' }}
+        {%- endif %}
+        {{- '[INST]' }}<told>{{- said(m.content) }}{{- '[/INST]' }}
+    {%- elif m.role == 'tool' %}
+        {%- set content = said(m.content) %}
+        {{- '[TOOL_RESULTS]' + <result> + '[/TOOL_RESULTS]' }}
+    {%- elif m.role == 'assistant' %}
+        <thought>
+        {%- if m.content %}{{- said(m.content).rstrip(' ') }}{%- endif %}
+        {%- if m.tool_calls %}<calls>{%- endif %}
+        {{- eos_token }}
+    {%- else %}{{- raise_exception('roles are system, user, assistant and tool, not ' + m.role) }}
+    {%- endif %}
+{%- endfor %}"""
 
 
 def tekken_files(path: Path) -> dict[str, bytes]:
@@ -31,14 +127,13 @@ def tekken_files(path: Path) -> dict[str, bytes]:
     """
     file = path / TEKKEN_FILE
     values = read_json(file, dict)
-    config, entries = values.get("config"), values.get("special_tokens")
+    config = values.get("config")
+    early = [{"rank": rank, "token_str": text} for rank, text in enumerate(_EARLY_SPECIAL)]
+    entries = values.get("special_tokens", early)
     if not isinstance(config, dict) or not isinstance(config.get("pattern"), str):
         raise ConfigError(f"{file}: 'config' has no 'pattern', by which texts are cut")
     if not isinstance(entries, list):
-        raise ConfigError(
-            f"{file} names no 'special_tokens': it is of an old version; take the model with "
-            "tokenizer.json"
-        )
+        raise ConfigError(f"{file}: 'special_tokens' must be a list, not {entries!r}")
     special = _special_tokens(file, entries, config.get("default_num_special_tokens"))
     num_words = None
     if config.get("default_vocab_size") is not None:
@@ -51,9 +146,28 @@ def tekken_files(path: Path) -> dict[str, bytes]:
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "clean_up_tokenization_spaces": False,
+                **_chat_template(str(config.get("version")), special),
                 **told,
             }
         ),
+    }
+
+
+def _chat_template(version: str, special: list[str]) -> dict[str, str]:
+    """As Mistral's own library writes chats of a version: the folders have no template."""
+    parts = _PARTS.get(version)
+    if parts is None:
+        return {}
+    thought = _THOUGHT if parts.has_thoughts and "[/THINK]" in special else ""
+    told = _TOLD_WITH_USER if parts.system is None else ""
+    system = parts.system or ""
+    return {
+        "chat_template": _CHAT.replace("<system>", system)
+        .replace("<tools_at>", parts.tools_at)
+        .replace("<told>", told)
+        .replace("<thought>", thought)
+        .replace("<calls>", parts.calls)
+        .replace("<result>", parts.result)
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from frontend.models.chat_template import ChatTemplate
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
 
@@ -85,7 +86,7 @@ def test_special_tokens_come_first(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"config": {}}, "'config' has no 'pattern'"),
-        ({"special_tokens": None}, "of an old version"),
+        ({"special_tokens": None}, "must be a list, not None"),
         ({"special_tokens": [{"rank": 9, "token_str": "<s>"}]}, r"ranks \[9\], which are not all"),
         ({"special_tokens": ["<s>"]}, "has no 'token_str': '<s>'"),
         ({"vocab": []}, "has not the 267 words"),
@@ -99,3 +100,68 @@ def test_what_is_not_as_its_makers_write_it(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         bundle(tmp_path, **changes)
+
+
+def test_the_first_versions_have_special_tokens_of_their_own(tmp_path: Path) -> None:
+    values = tekken(config={"pattern": PATTERN, "version": "v3"})
+    del values["special_tokens"]
+    (tmp_path / "tekken.json").write_text(json.dumps(values))
+    tokenizer = TokenizerBundle.from_model_dir(tmp_path).tokenizer()
+    assert tokenizer.encode("[TOOL_CONTENT]e").ids == [1, 19, 20 + ord("e")]
+
+
+CALL = '{"name": "f", "arguments": {"a": "\u00e9"}'
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+TOLD = f"[AVAILABLE_TOOLS][{json.dumps(TOOL)}][/AVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        (
+            "v3",
+            f'<s>[INST]Hi[/INST][TOOL_CALLS][{CALL}, "id": "abcDEF123"}}]</s>[TOOL_RESULTS]'
+            f'{{"content": "rain", "call_id": "abcDEF123"}}[/TOOL_RESULTS]Wet.</s>{TOLD}_TOOLS]'
+            "[INST]Short.\n\nThanks[/INST]",
+        ),
+        (
+            "v7",
+            f'<s>[SYSTEM_PROMPT]Short.[/SYSTEM_PROMPT][INST]Hi[/INST][TOOL_CALLS][{CALL}, "id": '
+            '"abcDEF123"}]</s>[TOOL_RESULTS]abcDEF123[TOOL_CONTENT]rain[/TOOL_RESULTS]Wet.</s>'
+            f"{TOLD}_TOOLS][INST]Thanks[/INST]",
+        ),
+        (
+            "v11",
+            "<s>[SYSTEM_PROMPT]Short.[/SYSTEM_PROMPT][INST]Hi[/INST][TOOL_CALLS]f[CALL_ID]abcDEF123"
+            '[ARGS]{"a": "\u00e9"}</s>[TOOL_RESULTS]abcDEF123[TOOL_CONTENT]rain[/TOOL_RESULTS]Wet.'
+            f"</s>{TOLD}_TOOLS][INST]Thanks[/INST]",
+        ),
+        (
+            "v13",
+            f"<s>[SYSTEM_PROMPT]Short.[/SYSTEM_PROMPT]{TOLD}_TOOLS][INST]Hi[/INST][THINK]Hm.[/THINK]"
+            '[TOOL_CALLS]f[ARGS]{"a": "\u00e9"}</s>[TOOL_RESULTS]rain[/TOOL_RESULTS]Wet.</s>'
+            "[INST]Thanks[/INST]",
+        ),
+    ],
+)
+def test_chats_are_those_of_mistrals_own_library(tmp_path: Path, version: str, text: str) -> None:
+    special = [{"rank": idx, "token_str": each} for idx, each in enumerate(("<s>", "[/THINK]"))]
+    made = bundle(tmp_path, config={"pattern": PATTERN, "version": version}, special_tokens=special)
+    source = made.chat_template
+    assert source is not None
+    function = {"name": "f", "arguments": {"a": "\u00e9"}}
+    call = {"id": "abcDEF123", "type": "function", "function": function}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Short."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abcDEF123", "content": "rain"},
+        {"role": "assistant", "content": "Wet. "},
+        {"role": "user", "content": [{"type": "text", "text": "Thanks"}]},
+    ]
+    template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
+    assert template.render(messages, kwargs={"tools": [TOOL]}) == text
+
+
+def test_a_version_that_is_not_known_has_no_template(tmp_path: Path) -> None:
+    assert bundle(tmp_path, config={"pattern": PATTERN, "version": "v99"}).chat_template is None
