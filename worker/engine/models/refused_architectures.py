@@ -40,7 +40,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     ),
     RECURRENT: (
         *("BailingHybridForCausalLM", "Inkling2ForCausalLM", "InklingForCausalLM"),
-        *("Lfm3ForCausalLM", "Qwen4ExpForCausalLM"),
+        *("Inkling2LoopForCausalLM", "LaraMiniForCausalLM", "Lfm3ForCausalLM"),
+        "Qwen4ExpForCausalLM",
         *("Qwen4ExpForConditionalGeneration", "RecurrentGemmaForCausalLM", "RwkvForCausalLM"),
         *("ZambaForCausalLM", "ZayaForCausalLM", "xLSTMForCausalLM"),
     ),
@@ -49,7 +50,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM"),
     ),
     ASSISTANT: (*("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),),
-    SEVERAL_READERS: (*("DiffLlamaForCausalLM", "HrmTextForCausalLM"),),
+    SEVERAL_READERS: ("DiffLlamaForCausalLM", "DoryForCausalLM", "HrmTextForCausalLM"),
     NO_BODY: ("ModernBertDecoderForCausalLM",),
     HEARS: (
         *("MoshiForCausalLM", "MossTranscribeDiarizeForConditionalGeneration"),

@@ -148,7 +148,10 @@ def read_transformers_config(
         if sight is not None:
             _check_sight(model, sight)
     except MODEL_ERRORS as exc:
-        raise ConfigError(f"{architecture} cannot be served: {exc}") from exc
+        raise ConfigError(
+            f"{architecture} cannot be served: transformers' code fails with this config.json "
+            f"({type(exc).__name__}: {exc})"
+        ) from exc
     if architecture not in TESTED_ARCHITECTURES | WHOLE_FAMILIES.keys():
         log.warning("untested family: no test compares %s with transformers", architecture)
     return TransformersConfig(
