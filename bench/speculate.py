@@ -1,11 +1,12 @@
 """What --speculate gains where text is copied, and costs elsewhere.
 
     python -m bench.speculate FOLDER
+    python -m bench.speculate FOLDER --workload talk --draft-model DRAFT --temperature 0.7
 
 Engines without it and with each way of guessing take turns in one process, on the same prompts.
 Prints decoding speeds, their ratio (median, and the least and largest of the rounds), the share of
 the guesses that were right, and the tokens of a request's step. The tokens must be the same; the
-program fails when they are not.
+program fails when they are not. `--clock cpu` counts processor time, which others do not change.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -36,8 +38,10 @@ from worker.engine_link.engine_messages import (
 
 DEMO = Path(__file__).parents[1] / "deploy/demo_model/checkpoint"
 TEXT_LEN = 160
+TALK_SEED, MAX_TALK_LEN = 50_000, 300
+Clock = Literal["wall", "cpu"]
+CLOCKS: dict[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 NUM_STREAMS = (1, 8)
-GUESSING: tuple[SpeculateName, ...] = ("ngram", "suffix")
 WISHES = (
     "Tell me a story about a fox.", "Tell me a story about a dragon.", "Count from 1 to 20.",
     "Name three colours.", "Repeat after me: the owl sat on the stone", "What is 7 plus 5?",
@@ -48,7 +52,8 @@ WISHES = (
 class StepLog:
     """An `EngineChannel` that gives some commands at once, and keeps what the steps made."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self.commands: list[EngineCommand] = []
         self.steps: list[tuple[float, StepOutput]] = []
 
@@ -58,7 +63,7 @@ class StepLog:
 
     def send(self, event: EngineEvent) -> None:
         if isinstance(event, StepOutput):
-            self.steps.append((time.perf_counter(), event))
+            self.steps.append((self._clock(), event))
 
 
 class Decoding(NamedTuple):
@@ -71,25 +76,36 @@ class Decoding(NamedTuple):
     num_request_steps: int  # steps that gave a request tokens, each counted for each request
 
 
+class Guessing(NamedTuple):
+    """One way."""
+
+    speculate: SpeculateName = "off"
+    draft_model: str | None = None
+
+
 class BenchEngine:
     """One engine in this process."""
 
-    def __init__(self, model_path: Path, speculate: SpeculateName) -> None:
+    def __init__(
+        self, model_path: Path, way: Guessing, temperature: float, clock: Callable[[], float]
+    ) -> None:
         config = EngineConfig(
             model_path=str(model_path),
-            speculate=speculate,
+            speculate=way.speculate,
+            draft_model=way.draft_model,
             num_kv_tokens=8192,
             max_step_s=10.0,
             target_itl_s=10.0,
         )
-        self._log = StepLog()
+        self._temperature = temperature
+        self._log = StepLog(clock)
         self._loop = EngineLoader(config, self._log).load()
         self._num_runs = 0
 
     def run(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Decoding:
         first_id = self._num_runs
         self._num_runs += len(prompts)
-        sampling = SamplingParams(max_tokens=max_tokens, seed=0, temperature=0.0)
+        sampling = SamplingParams(max_tokens=max_tokens, seed=0, temperature=self._temperature)
         self._log.steps.clear()
         self._log.commands = [FlushCache()]
         self._log.commands += [
@@ -163,9 +179,30 @@ def chat_prompts(num_prompts: int, seed: int) -> list[list[int]]:
     ]
 
 
-def measure(workload: Workload, num_rounds: int) -> None:
-    names: tuple[SpeculateName, ...] = ("off", *GUESSING)
-    engines = {name: BenchEngine(workload.model_path, name) for name in names}
+def talk_prompts(num_prompts: int, seed: int) -> list[list[int]]:
+    """Of conversations as the demo model's, drawn with seeds of their own."""
+    from transformers import AutoTokenizer
+
+    from deploy.demo_model.corpus import conversations
+
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    chats = (turns for turns in conversations(TALK_SEED + seed) if turns[0].role != "text")
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": turn.role, "content": turn.text} for turn in turns[:-1]],
+            add_generation_prompt=True,
+        )["input_ids"][-MAX_TALK_LEN:]
+        for turns in islice(chats, num_prompts)
+    ]
+
+
+def measure(
+    workload: Workload, ways: dict[str, Guessing], num_rounds: int, temperature: float, clock: Clock
+) -> None:
+    engines = {
+        name: BenchEngine(workload.model_path, way, temperature, CLOCKS[clock])
+        for name, way in ways.items()
+    }
     for num_streams in NUM_STREAMS:
         turns: dict[str, list[Decoding]] = {name: [] for name in engines}
         for seed in range(num_rounds + 1):  # the first one warms up
@@ -174,7 +211,7 @@ def measure(workload: Workload, num_rounds: int) -> None:
             for name in order:
                 turns[name].append(engines[name].run(prompts, TEXT_LEN - 4))
                 assert turns[name][-1].tokens == turns[order[0]][-1].tokens, "other tokens"
-        for name in GUESSING:
+        for name in list(ways)[1:]:
             print(
                 f"{workload.name:14} {name:8} {num_streams:7} {row(turns['off'], turns[name])}",
                 flush=True,
@@ -197,21 +234,35 @@ def row(plain: list[Decoding], guessing: list[Decoding]) -> str:
     )
 
 
+WORKLOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
+    "copy": copying_prompts,  # 135 million parameters; the others are the demo model's
+    "chat": chat_prompts,
+    "talk": talk_prompts,
+}
+
+
 def main(
     folder: Annotated[Path, cyclopts.Parameter(help="Where the copying model is kept.")],
     num_rounds: int = 4,
-    workload: Literal["all", "copy", "chat"] = "all",
+    workload: Literal["all", "copy", "chat", "talk"] = "all",
+    draft_model: str | None = None,
+    temperature: float = 0.0,
+    clock: Clock = "wall",
 ) -> None:
     """Take turns, print a row for each number of streams."""
     print(
         "workload       guesses  streams off tok/s on tok/s  ratio               right guesses"
         "  tokens a step"
     )
-    if workload != "chat":
+    ways = {"off": Guessing(), "ngram": Guessing("ngram"), "suffix": Guessing("suffix")}
+    if draft_model is not None:
+        ways = {"off": Guessing(), "draft": Guessing(draft_model=draft_model)}
+    if workload in ("all", "copy"):
         ensure_copying_checkpoint(folder)
-        measure(Workload("copy, 135 M", folder, copying_prompts), num_rounds)
-    if workload != "copy":
-        measure(Workload("chat, demo", DEMO, chat_prompts), num_rounds)
+    for each in WORKLOADS:
+        if workload in ("all", each):
+            shown = Workload(each, folder if each == "copy" else DEMO, WORKLOADS[each])
+            measure(shown, ways, num_rounds, temperature, clock)
 
 
 if __name__ == "__main__":

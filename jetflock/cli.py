@@ -118,7 +118,6 @@ def help_text() -> str:
     """All commands, by group. By hand: a library takes a third of a second for it."""
     lines = [
         "Usage: jetflock COMMAND",
-        "",
         "Serves large language models from a queue. jetflock COMMAND --help explains one.",
     ]
     for group in dict.fromkeys(command.group for command in COMMANDS.values()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from shared.checkpoint.model_files import resolve_model
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from worker.engine_link.engine_config import EngineConfig
@@ -68,7 +69,9 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
             )
 
     def engine_config(self, model_path: Path) -> EngineConfig:
-        """The engine's share of it."""
+        """The engine's share of it. Raises ConfigError when there is no such draft model."""
         kind = ScriptedConfig if self.scripted else EngineConfig
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(kind)}
+        if self.draft_model is not None:
+            values["draft_model"] = str(resolve_model(self.draft_model))
         return kind(**values | {"model_path": str(model_path)})

@@ -56,6 +56,9 @@ COMMANDS = {
     ),
     "dead": Command("jetflock.commands.dead", "Requests that were given up.", UPKEEP, "serve"),
     "batch": Command("jetflock.commands.batch", "Run a file of requests.", UPKEEP, "frontend"),
+    "train-draft": Command(
+        "jetflock.commands.train_draft", "A small model to guess for MODEL.", UPKEEP, "worker"
+    ),
     "setup": Command("jetflock.commands.setup", "Make streams and consumers.", UPKEEP, "worker"),
     "migrate": Command("jetflock.commands.migrate", "Move to other streams.", UPKEEP, "frontend"),
     "nats-users": Command("deploy.nats", "NATS users with least rights.", UPKEEP, "frontend"),

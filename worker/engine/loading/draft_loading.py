@@ -31,7 +31,7 @@ class DraftSetup:
         """None: none is configured. Raises ConfigError for one that cannot guess for `target`."""
         if config.draft_model is None:
             return None
-        path = Path(config.draft_model).expanduser()
+        path = Path(config.draft_model)
         try:
             model = read_model_config(path, None, on_gpu=False)
         except ConfigError as exc:

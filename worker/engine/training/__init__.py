@@ -1,0 +1,1 @@
+"""Makes small models that guess for a large one."""

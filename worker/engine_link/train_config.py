@@ -1,0 +1,21 @@
+"""What a draft model is trained with: the command tells it to the process that has torch."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TrainConfig(msgspec.Struct, frozen=True):
+    """Of one draft model."""
+
+    model_path: str  # that it is to guess for
+    prompts: str  # JSON lines, each with "messages" or "prompt"
+    out: str  # folder of the new checkpoint
+    num_layers: int = 1  # of the draft, begun as layers of the model
+    max_prompts: int = 4096
+    max_answer_len: int = 160  # tokens
+    num_steps: int = 600
+    batch_tokens: int = 2048
+    max_lr: float = 2e-3
+    num_threads: int | None = None
+    seed: int = 0
