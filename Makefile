@@ -7,7 +7,7 @@ VENV ?= .venv
 PIP_ARGS ?=
 ARGS ?=
 # Tests wait for processes and clocks, too: more of them than there are cores.
-TEST_PROCESSES ?= 6
+TEST_PROCESSES ?= 8
 
 BIN := $(VENV)/bin
 # Tests start hundreds of Python processes, which need not all compile the same.

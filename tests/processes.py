@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
@@ -29,8 +29,10 @@ from tests.nats_server import PROCESS
 
 # Its modules share a service, which takes half a minute to start where there is much to do.
 _PAGE = "tests/frontend/page"
-_WEIGHTS = {"slow": 4, "e2e": 1}  # of a test; the modules that weigh most begin
-_HEAVY_UNTIL = 0.85  # of the others: the end is for short ones
+# Of a test, in its module: those that weigh most begin.
+_ROLES_WEIGHTS = {"slow": 4.0, "e2e": 1.0}
+_OTHER_WEIGHTS = {"torch": 0.2, "integration": 0.2}
+_ROLES_UNTIL = 0.85  # of the others: the end is for short ones
 # What most tests of models import late, 3 s of it: once for all processes.
 _IMPORTED_ONCE = ("transformers.generation.utils", "transformers.models.llama.modeling_llama")
 _END_TIMEOUT_S = 60.0
@@ -249,17 +251,19 @@ def _folders(config: pytest.Config) -> Any:
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Module by module: those that weigh nothing stay in order, the others come between them.
+    """Module by module, the longest first; those that start roles come between the others.
 
     What starts roles waits a lot, and needs the cores when it does not: many such modules at once
-    are in each other's way, and the last one alone leaves a core idle.
+    are in each other's way, and a long one at the end leaves a core idle.
     """
     modules = [list(group) for _, group in groupby(items, key=_scope)]
-    light = [module for module in modules if not _weight(module)]
-    heavy = sorted(filter(_weight, modules), key=_weight, reverse=True)
-    places = [(place * _HEAVY_UNTIL * len(light) / len(heavy), 0) for place in range(len(heavy))]
-    places += [(place, 1) for place in range(len(light))]
-    placed = sorted(zip(places, heavy + light, strict=True), key=lambda pair: pair[0])
+    modules.sort(key=lambda module: _weight(module, _OTHER_WEIGHTS), reverse=True)
+    others = [module for module in modules if not _weight(module, _ROLES_WEIGHTS)]
+    roles = [module for module in modules if _weight(module, _ROLES_WEIGHTS)]
+    roles.sort(key=lambda module: _weight(module, _ROLES_WEIGHTS), reverse=True)
+    places = [(place * _ROLES_UNTIL * len(others) / len(roles), 0) for place in range(len(roles))]
+    places += [(place, 1) for place in range(len(others))]
+    placed = sorted(zip(places, roles + others, strict=True), key=lambda pair: pair[0])
     return [item for _, module in placed for item in module]
 
 
@@ -268,10 +272,10 @@ def _scope(item: pytest.Item) -> str:
     return _PAGE if path.startswith(_PAGE) else path
 
 
-def _weight(module: list[pytest.Item]) -> int:
+def _weight(module: list[pytest.Item], weights: Mapping[str, float]) -> float:
     return sum(
         weight
         for item in module
-        for mark, weight in _WEIGHTS.items()
+        for mark, weight in weights.items()
         if item.get_closest_marker(mark)
     )

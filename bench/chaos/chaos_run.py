@@ -28,7 +28,6 @@ from shared.errors import BrokerError
 
 _RECORD_CONCURRENCY = 16
 _DRAIN_TIMEOUT_S = 30.0
-_SETTLE_S = (0.5, 2.0)  # between two faults that come alone
 _RECOVERED_TIMEOUT_S = 30.0
 _MIXED_WITHIN_S = 2.0
 
@@ -208,7 +207,7 @@ class ChaosRun:
                 f"{name}: all ready {seconds:.1f} s later; {self._field.num_disturbed} streams "
                 f"disturbed, violations {self.ledger.violations or 'none'}"
             )
-            await asyncio.sleep(self._rng.uniform(*_SETTLE_S))
+            await asyncio.sleep(self._rng.uniform(*self._plan.settle_s))
 
     async def _strike_mixed(self) -> None:
         names = [name for name in self._plan.fault_names if FAULTS[name].is_mixable]

@@ -23,6 +23,7 @@ class SuitePlan:
     max_tokens: int = 800
     kinds: Sequence[str] = ()  # of requests; all of them when empty
     num_mixed: int = 3  # faults at once, at the end of each round
+    settle_s: tuple[float, float] = (0.5, 2.0)  # between two faults that come alone
     has_move: bool = False  # beside the faults the service moves to other streams
     flock: FlockPlan = field(default_factory=FlockPlan)
     stream_timeout_s: float = 60.0  # of silence: then it is lost

@@ -28,13 +28,7 @@ from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.nats_client.connection import round_trip
 from shared.subjects import Subjects
-from tests.deploy.local_stack import (
-    REPOSITORY,
-    STAND_INS,
-    LocalStack,
-    any_alive,
-    wait_until,
-)
+from tests.deploy.local_stack import REPOSITORY, STAND_INS, LocalStack, any_alive, wait_until
 from tests.e2e.role_stack import DEMO_MODEL
 from tests.gguf_files import write_small_llama
 from tests.jetflock.terminal_program import TerminalProgram

@@ -20,7 +20,7 @@ from tests.e2e.streams import Stream, completion_body, http_client
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_STREAMS = 8
+NUM_STREAMS = 4
 NUM_TOKENS = 300
 
 

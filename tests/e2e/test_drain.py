@@ -18,7 +18,7 @@ from tests.e2e.streams import Stream, completion_body, run_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_STREAMS = 6
+NUM_STREAMS = 4
 NUM_TOKENS = 150
 SLOW_TOKEN = 77
 LONG_STEP = ("--scripted-hang-token", str(SLOW_TOKEN), "--scripted-hang-s", "30")

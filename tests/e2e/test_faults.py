@@ -25,7 +25,7 @@ from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_STREAMS = 8
+NUM_STREAMS = 4
 NUM_TOKENS = 200
 
 

@@ -17,7 +17,7 @@ from tests.e2e.streams import Stream, completion_body, run_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_STREAMS = 6
+NUM_STREAMS = 4
 NUM_TOKENS = 200
 HANG_TOKEN = 77
 HANG_S = 2.0

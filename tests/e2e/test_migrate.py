@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)
 
 NUM_TOKENS = 120
 NUM_LONG_TOKENS = 1500  # 15 s
-NUM_STREAMS = 6
+NUM_STREAMS = 4
 
 
 @pytest.fixture

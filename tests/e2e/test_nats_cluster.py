@@ -24,7 +24,7 @@ from tests.nats_cluster import ClusteredServer, NatsCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
-NUM_STREAMS = 6
+NUM_STREAMS = 4
 NUM_TOKENS = 400  # 4 s
 ELECTION_S = 20.0  # servers choose a new leader after 4 to 9 s without one
 NUM_LONG_TOKENS = 1500  # longer than that

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-NUM_STREAMS = 8
+NUM_STREAMS = 4
 ENGINE_POISON, WORKER_POISON = 77, 78
 
 

@@ -27,7 +27,7 @@ from tests.worker.checkpoints import copy_checkpoint, read_checkpoint
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
 BY_WEIGHTS = (*SCRIPTED, "--scripted-by-weights", "--revision-grace-s", "1")
-NUM_STREAMS = 6
+NUM_STREAMS = 4
 
 
 @pytest.fixture

@@ -11,12 +11,7 @@ import pytest
 
 from jetflock import Client
 from tests.e2e.role_stack import DEMO_MODEL, RoleStack
-from tests.e2e.test_embedding_faults import (
-    INPUTS,
-    SLOW,
-    assert_settled,
-    until_in_the_middle,
-)
+from tests.e2e.test_embedding_faults import INPUTS, SLOW, assert_settled, until_in_the_middle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-NUM_STREAMS = 6
+NUM_STREAMS = 4
 NUM_TOKENS = 200
 RUNS_S, STANDS_S = 0.05, 0.45
 PATIENCE_S = 120.0

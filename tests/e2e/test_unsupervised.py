@@ -17,7 +17,7 @@ from tests.frontend.sse import sse_events
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_STREAMS = 8
+NUM_STREAMS = 4
 BODY: dict[str, Any] = {
     "model": MODEL_NAME,
     "prompt": "Once upon a time",

@@ -90,13 +90,7 @@ from shared.protocol.sampling import (
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SightCard
 from shared.protocol.text import Done
-from shared.protocol.tiled_sizes import (
-    AnyresSize,
-    CanvasSize,
-    SplitSize,
-    TileMarks,
-    TilesSize,
-)
+from shared.protocol.tiled_sizes import AnyresSize, CanvasSize, SplitSize, TileMarks, TilesSize
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
 

@@ -29,7 +29,7 @@ pytestmark = [
 
 NOW, NEXT = "today", "next"
 NUM_TOKENS = 150
-NUM_STREAMS = 6
+NUM_STREAMS = 4
 CONFIG_ERROR = 2
 
 

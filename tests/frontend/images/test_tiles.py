@@ -91,9 +91,7 @@ def test_tiles_amid_black(is_next: bool) -> None:
 
 
 def test_tiles_without_black() -> None:
-    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
-        GotOcr2ImageProcessorPil,
-    )
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
     size = {"height": TILE, "width": TILE}
     processor: Any = GotOcr2ImageProcessorPil(size=size, max_patches=6, crop_to_patches=True, **RAW)

@@ -20,13 +20,7 @@ from shared.protocol.role_cards import LevelRecord
 from shared.token_log.request_queue import RequestQueue
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.inference.test_accept import until_object_is_gone, until_queued
-from tests.frontend.inference.test_terminator import (
-    BODY,
-    CHAT,
-    KEY,
-    terminator_of,
-    until_ended,
-)
+from tests.frontend.inference.test_terminator import BODY, CHAT, KEY, terminator_of, until_ended
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import eventually

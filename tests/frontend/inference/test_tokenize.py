@@ -18,12 +18,7 @@ from frontend.surfaces.chat.chat_request import ChatRequests
 from shared.errors import RequestError, RequestTooLarge
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
-from tests.frontend.directory import (
-    AllRequests,
-    make_admission,
-    make_directory,
-    make_image_loader,
-)
+from tests.frontend.directory import AllRequests, make_admission, make_directory, make_image_loader
 from tests.frontend.nats.test_nats_service import ask
 from tests.frontend.surfaces.test_tools import CHATML_TOOLS, TOOLS
 from tests.frontend.tiny_model import BOS, CHATML, IM_END, IM_START, make_tokenizer

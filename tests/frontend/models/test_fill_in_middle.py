@@ -9,12 +9,7 @@ import pytest
 from frontend.jobs.job import Caller, Job
 from frontend.models.tokenizer_facts import FillInMiddle
 from shared.errors import RequestError
-from tests.frontend.directory import (
-    FIM_MARKS,
-    AllRequests,
-    make_filling_directory,
-    tokenizer_with,
-)
+from tests.frontend.directory import FIM_MARKS, AllRequests, make_filling_directory, tokenizer_with
 from tests.frontend.tiny_model import make_tokenizer
 
 QWEN = FIM_MARKS

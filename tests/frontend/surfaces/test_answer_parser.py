@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from zlib import crc32
 
 import msgspec
@@ -496,9 +497,13 @@ MIDDLE_LEN = 24  # longer than any mark: two cuts farther apart have nothing to 
 def test_every_cut_in_three_tells_the_same(
     answer: AnswerFormat, text: str, expected: Answer
 ) -> None:
-    for first in range(len(text)):
-        for second in range(first, min(len(text), first + MIDDLE_LEN + 1)):
-            assert read(answer, text[:first], text[first:second], text[second:]) == expected
+    """Each pair of cuts, together with others that are too far away to matter."""
+    period = 2 * MIDDLE_LEN + 1
+    for first in range(min(len(text), period)):
+        for second in range(first, first + MIDDLE_LEN + 1):
+            cuts = [*range(first, len(text), period), *range(second, len(text), period)]
+            places = pairwise([0, *sorted(cuts), len(text)])
+            assert read(answer, *(text[start:end] for start, end in places)) == expected
 
 
 def test_arguments_are_told_as_they_come() -> None:

@@ -27,13 +27,7 @@ from tests.anthropic_sdk import anthropic_sdk
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import AllRequests, make_directory
 from tests.frontend.images.test_images import make_chats
-from tests.frontend.seeing_model import (
-    data_url,
-    image_bytes,
-    image_part,
-    make_image,
-    text_part,
-)
+from tests.frontend.seeing_model import data_url, image_bytes, image_part, make_image, text_part
 from tests.frontend.sse import sse_events
 from tests.frontend.surfaces.test_reasoning_tokens import BEGIN, END, thinking_bundle
 from tests.frontend.surfaces.test_tools import CHATML_TOOLS, STYLES, TEXT, pieces

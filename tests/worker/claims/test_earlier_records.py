@@ -12,12 +12,7 @@ from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.token_log.ownership import StoredRecord
 from tests.worker.io_stage import make_claim, make_request
 from worker.claims.claim_steps import Over
-from worker.claims.earlier_records import (
-    EarlierRecords,
-    crashes_in_a_row,
-    is_poison,
-    is_suspect,
-)
+from worker.claims.earlier_records import EarlierRecords, crashes_in_a_row, is_poison, is_suspect
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 REQUEST = make_request()

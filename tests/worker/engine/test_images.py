@@ -18,13 +18,7 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.image_sizes import PixelSize
 from shared.protocol.sampling import BeamParams
 from shared.protocol.token_ids import unpack_token_ids
-from tests.tiny_llava import (
-    IMAGE_TOKEN_ID,
-    NUM_TOKENS,
-    Pixels,
-    random_pixels,
-    save_tiny_llava,
-)
+from tests.tiny_llava import IMAGE_TOKEN_ID, NUM_TOKENS, Pixels, random_pixels, save_tiny_llava
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
 from worker.engine.models.registry import read_model_config

@@ -25,14 +25,7 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from shared.subjects import Lane
-from tests.worker.io_stage import (
-    PATIENCE_S,
-    POOL,
-    Stage,
-    eventually,
-    make_reply,
-    make_request,
-)
+from tests.worker.io_stage import PATIENCE_S, POOL, Stage, eventually, make_reply, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 from worker.held.delivery import Delivery
 

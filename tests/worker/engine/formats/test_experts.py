@@ -14,11 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.gguf_files import matrices_as, stored_folder, write_gguf
-from tests.worker.engine.formats.quantized_copies import (
-    change_config,
-    save_dense,
-    save_quantized,
-)
+from tests.worker.engine.formats.quantized_copies import change_config, save_dense, save_quantized
 from tests.worker.engine.formats.stored_kinds import (
     e2m1_codes,
     e2m1_values,

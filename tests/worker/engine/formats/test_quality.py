@@ -13,13 +13,7 @@ from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat
 from tests.worker.checkpoints import DEMO_MODEL
 from tests.worker.engine.demo_conversations import conversation_ids, needs_demo_model
 from tests.worker.engine.formats.quantized_copies import PROJECTION
-from tests.worker.engine.formats.stored_kinds import (
-    KINDS,
-    Store,
-    Stored,
-    store_bytes,
-    store_packed,
-)
+from tests.worker.engine.formats.stored_kinds import KINDS, Store, Stored, store_bytes, store_packed
 from worker.engine.formats.made_codes import make_codes
 
 NUM_CONVERSATIONS = 12

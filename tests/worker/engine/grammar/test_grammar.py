@@ -15,13 +15,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import Grammar, GrammarKind
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
-from tests.worker.engine.json_llama import (
-    EOS_ID,
-    decode,
-    encode,
-    json_tokenizer,
-    save_json_llama,
-)
+from tests.worker.engine.json_llama import EOS_ID, decode, encode, json_tokenizer, save_json_llama
 from tests.worker.engine.tiny_models import Rig
 from tests.worker.engine_fakes import make_add
 from worker.engine.grammar.grammar_matcher import CompiledGrammar

@@ -16,12 +16,7 @@ from tests.mistral_files import read_folder, write_mistral
 from tests.tiny_eyes import IMAGE_TOKEN_ID
 from tests.worker.engine.families import MOE, WINDOW, YARN_ROPE
 from tests.worker.engine.models.vision.test_towers import STORIES, Seeing
-from tests.worker.engine.tiny_models import (
-    Logits,
-    Rig,
-    random_prompt,
-    save_tiny_model,
-)
+from tests.worker.engine.tiny_models import Logits, Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.models.transformers_config import read_transformers_config
 from worker.engine.models.transformers_model import load_transformers_model

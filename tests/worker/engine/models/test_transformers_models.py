@@ -12,14 +12,7 @@ import pytest
 
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
-from tests.worker.engine.families import (
-    FUSED,
-    FUSED_IN_TORCH,
-    GENERAL,
-    LATENT,
-    MIXTURES,
-    RECURRENT,
-)
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LATENT, MIXTURES, RECURRENT
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -30,10 +23,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.models import transformers_config
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
 from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
-from worker.engine.models.transformers_config import (
-    TransformersConfig,
-    read_transformers_config,
-)
+from worker.engine.models.transformers_config import TransformersConfig, read_transformers_config
 
 DOCS = Path(__file__).parents[4] / "docs" / "models.md"
 

@@ -13,12 +13,7 @@ from shared.errors import ConfigError
 from tests.lora_adapters import load_weights
 from tests.worker.checkpoints import DEMO_MODEL
 from tests.worker.engine.demo_conversations import conversation_ids, needs_demo_model
-from tests.worker.engine.native.test_native import (
-    SEEDED,
-    native_rig,
-    needs_bfloat16,
-    save_rounded,
-)
+from tests.worker.engine.native.test_native import SEEDED, native_rig, needs_bfloat16, save_rounded
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,

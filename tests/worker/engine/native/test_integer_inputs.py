@@ -43,14 +43,8 @@ from tests.worker.engine.native.test_native import (
     needs_bfloat16,
     save_rounded,
 )
-from tests.worker.engine.native.test_native_experts import (
-    GPT_OSS_GATE,
-    make_experts,
-    make_tokens,
-)
-from tests.worker.engine.native.test_native_experts import (
-    reference as reference_experts,
-)
+from tests.worker.engine.native.test_native_experts import GPT_OSS_GATE, make_experts, make_tokens
+from tests.worker.engine.native.test_native_experts import reference as reference_experts
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,

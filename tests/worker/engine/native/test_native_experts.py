@@ -18,12 +18,7 @@ from tests.worker.engine.native.test_coded_linear import (
 from tests.worker.engine.native.test_native import needs_bfloat16
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.models.decoder_weights import Projection
-from worker.engine.models.expert_weights import (
-    ExpertLayer,
-    ExpertWeights,
-    Gate,
-    SiluGate,
-)
+from worker.engine.models.expert_weights import ExpertLayer, ExpertWeights, Gate, SiluGate
 from worker.engine.models.layer_config import ClampedGate
 from worker.engine.native.kernel_set import AMX_EMULATED, AVX2, AVX512, AVX512_BF16, KernelSet
 from worker.engine.native.native_experts import NativeExperts

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.worker.engine.models.recurrent.scanned_texts import (
-    assert_cut_anywhere,
-    in_scan,
-)
+from tests.worker.engine.models.recurrent.scanned_texts import assert_cut_anywhere, in_scan
 from worker.engine.device.torch_threads import torch_threads
 from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan
 

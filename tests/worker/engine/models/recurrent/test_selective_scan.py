@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.worker.engine.models.recurrent.scanned_texts import (
-    assert_cut_anywhere,
-    in_scan,
-)
+from tests.worker.engine.models.recurrent.scanned_texts import assert_cut_anywhere, in_scan
 from worker.engine.device.torch_threads import torch_threads
 from worker.engine.layers.state_layer import ScannedRows, ScanOrder
 from worker.engine.models.recurrent.selective_scan import selective_scan
