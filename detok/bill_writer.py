@@ -9,13 +9,7 @@ from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from shared.cluster import Cluster
 from shared.errors import BrokerError, CasConflict, ProtocolError
-from shared.protocol.bills import (
-    BILL_LEVEL,
-    Bill,
-    BillBatch,
-    decode_bills,
-    encode_bills,
-)
+from shared.protocol.bills import BILL_LEVEL, Bill, BillBatch, decode_bills, encode_bills
 from shared.protocol.reply import Payer
 from shared.protocol.request import PROTOCOL_VERSION
 from shared.storage.streams import ERR_STREAM_NOT_FOUND

@@ -17,13 +17,7 @@ import msgspec
 from frontend.cluster.view import Viewer
 from frontend.text.wire_struct import Amount, Count, WireStruct
 from shared.cluster import Cluster
-from shared.errors import (
-    BrokerError,
-    CasConflict,
-    InvalidRequest,
-    NotFound,
-    ServiceUnavailable,
-)
+from shared.errors import BrokerError, CasConflict, InvalidRequest, NotFound, ServiceUnavailable
 from shared.protocol.bills import UsageSum
 from shared.service.usage_sums import UsageGroup, UsageSums
 from shared.storage.streams import ERR_STREAM_NOT_FOUND

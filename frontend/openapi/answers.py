@@ -31,11 +31,7 @@ from frontend.surfaces.anthropic.message_answer import (
 from frontend.surfaces.chat.chat_answer import ChatChunk, ChatCompletion
 from frontend.surfaces.classes.class_answer import ClassList, PooledList, PooledVector, TextClass
 from frontend.surfaces.completions.completion_answer import Completion, CompletionChunk
-from frontend.surfaces.embeddings.embedding_answer import (
-    Embedding,
-    EmbeddingList,
-    OllamaEmbeddings,
-)
+from frontend.surfaces.embeddings.embedding_answer import Embedding, EmbeddingList, OllamaEmbeddings
 from frontend.surfaces.generate.generate_answer import GeneratedText
 from frontend.surfaces.infill.infill_answer import Infill
 from frontend.surfaces.ollama.ollama_answer import (

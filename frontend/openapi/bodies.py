@@ -17,10 +17,7 @@ from frontend.fields.pooled_fields import MAX_INPUTS
 from frontend.fields.processor_fields import MAX_PROCESSORS
 from frontend.fields.request_body import Refused
 from frontend.fields.sampler_order import SAMPLER_LETTERS, SAMPLER_NAMES
-from frontend.fields.sampling_fields import (
-    MAX_STOP,
-    SamplingFields,
-)
+from frontend.fields.sampling_fields import MAX_STOP, SamplingFields
 from frontend.inference.admission.queue_timeout import FIELD as QUEUE_TIMEOUT
 from frontend.jobs.client_request_id import FIELDS as CLIENT_ID_FIELDS
 from frontend.jobs.client_request_id import PATTERN as CLIENT_ID_PATTERN

@@ -17,12 +17,7 @@ from frontend.routes.api_route import ApiRoute
 from frontend.stored.files.file_record import MADE, checked_ttl_s
 from frontend.stored.files.files import Files, check_purpose
 from frontend.text.event_writer import encode_json
-from shared.errors import (
-    InvalidRequest,
-    RequestCancelled,
-    RequestTimeout,
-    UnsupportedParameter,
-)
+from shared.errors import InvalidRequest, RequestCancelled, RequestTimeout, UnsupportedParameter
 
 _UPLOAD_TIMEOUT_S = 600.0
 _FORM_BYTES = 64 * 1024  # of an upload, beside the file

@@ -16,13 +16,7 @@ from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
 from frontend.text.wire_struct import WireStruct
 from shared.installation import own_version
-from shared.status.health import (
-    LIVE_PATH,
-    READY_PATH,
-    HealthAnswer,
-    live_answer,
-    ready_answer,
-)
+from shared.status.health import LIVE_PATH, READY_PATH, HealthAnswer, live_answer, ready_answer
 
 
 class Version(WireStruct, frozen=True, kw_only=True):

@@ -10,9 +10,11 @@ _WANTED = (
 
 
 def why_no_checkpoint(path: Path) -> str:
-    """A sentence on a file, or on a folder without config.json."""
+    """A sentence on a file, on nothing, or on a folder without config.json."""
     if path.is_file():
         return _of_file(path)
+    if not path.is_dir():
+        return f"{path} is no folder; {_WANTED}"
     kind = _kind_of_folder(path)
     return f"{path} {kind or 'has no config.json'}; {_WANTED}"
 

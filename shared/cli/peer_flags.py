@@ -9,12 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 
-from shared.cli.peer_flag_table import (
-    PEER_FLAGS,
-    PEER_VALUES,
-    SPECULATIVE_CONFIG,
-    PeerFlag,
-)
+from shared.cli.peer_flag_table import PEER_FLAGS, PEER_VALUES, SPECULATIVE_CONFIG, PeerFlag
 from shared.errors import ConfigError
 
 _HEAD = """\

@@ -14,13 +14,7 @@ import msgspec
 
 from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket
-from shared.errors import (
-    BrokerError,
-    ConfigError,
-    NewerLevel,
-    OutdatedBuild,
-    WrittenByNewer,
-)
+from shared.errors import BrokerError, ConfigError, NewerLevel, OutdatedBuild, WrittenByNewer
 from shared.event_wait import wait_event
 from shared.protocol.codec import encode
 from shared.protocol.request import FEATURE_LEVEL

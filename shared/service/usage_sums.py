@@ -13,13 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from shared.broker.jetstream import JetStream, StoredMessage
 from shared.broker.kv_bucket import KvBucket
 from shared.errors import BrokerError, CasConflict, ProtocolError
-from shared.protocol.bills import (
-    Bill,
-    UsageHead,
-    UsagePart,
-    UsageSum,
-    decode_bills,
-)
+from shared.protocol.bills import Bill, UsageHead, UsagePart, UsageSum, decode_bills
 from shared.protocol.codec import decode, encode
 from shared.subjects import Subjects
 from shared.telemetry.log import get_logger

@@ -13,11 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from shared.broker.jetstream import JetStream, StoredMessage
-from shared.errors import (
-    BrokerUnavailable,
-    CasConflict,
-    ProtocolError,
-)
+from shared.errors import BrokerUnavailable, CasConflict, ProtocolError
 from shared.protocol.codec import decode_ownership, encode
 from shared.protocol.log_records import Claim, End, OwnershipRecord
 from shared.service.feature_level import FeatureLevel

@@ -10,13 +10,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from shared.broker.jetstream import ERR_TOO_LARGE, JetStream, StoredMessage
-from shared.errors import (
-    AlreadyStored,
-    BrokerError,
-    LimitReached,
-    ProtocolError,
-    QueueClosed,
-)
+from shared.errors import AlreadyStored, BrokerError, LimitReached, ProtocolError, QueueClosed
 from shared.protocol.codec import decode_request
 from shared.protocol.log_records import Claim
 from shared.protocol.reply import SealedReply

@@ -5,12 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from shared.catalog.model_catalog import ModelCatalog
-from shared.errors import (
-    BrokerError,
-    BrokerUnavailable,
-    ConfigError,
-    MalformedMessage,
-)
+from shared.errors import BrokerError, BrokerUnavailable, ConfigError, MalformedMessage
 from shared.protocol.dead import Crash
 from shared.protocol.finish import FinishReason
 from shared.protocol.prefix_chain import PrefixChain

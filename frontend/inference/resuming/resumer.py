@@ -24,13 +24,7 @@ from frontend.surfaces.responses.store import ResponseStore
 from frontend.text.event_id import EventId
 from frontend.text.event_writer import public_id
 from frontend.text.text_stream import tells_logprobs
-from shared.errors import (
-    InvalidRequest,
-    NotFound,
-    RequestError,
-    ResumeConflict,
-    ServiceUnavailable,
-)
+from shared.errors import InvalidRequest, NotFound, RequestError, ResumeConflict, ServiceUnavailable
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import ReplyParams, Surface
 from shared.protocol.request import RequestGroup

@@ -5,13 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from frontend.parsers.calls.call_head import (
-    Head,
-    ListEnd,
-    end_mark,
-    json_calls,
-    next_json_call,
-)
+from frontend.parsers.calls.call_head import Head, ListEnd, end_mark, json_calls, next_json_call
 from frontend.parsers.calls.marks import Marks
 from frontend.parsers.calls.tool_parser import Declaration, ListedCalls, MarkRef, Message
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 
-from frontend.parsers.calls.call_head import (
-    CallHead,
-    Head,
-    ListEnd,
-    NoCall,
-    end_mark,
-    name_end,
-)
+from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall, end_mark, name_end
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks

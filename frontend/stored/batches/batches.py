@@ -11,12 +11,7 @@ from frontend.jobs.job import Caller
 from frontend.limits.stream_limits import StreamLimits
 from frontend.stored.batches.batch_answer import Batch, BatchList, batch_object
 from frontend.stored.batches.batch_body import BatchBody
-from frontend.stored.batches.batch_record import (
-    ENDPOINTS,
-    BatchRecord,
-    BatchStatus,
-    new_batch_id,
-)
+from frontend.stored.batches.batch_record import ENDPOINTS, BatchRecord, BatchStatus, new_batch_id
 from frontend.stored.batches.batch_store import BatchStore
 from frontend.stored.files.file_record import UPLOADED
 from frontend.stored.files.file_store import FileStore

@@ -15,12 +15,7 @@ from frontend.jobs.idempotency_key import keys_of
 from frontend.stored.erasing.frame_eraser import FrameEraser
 from frontend.stored.erasing.trace_finder import Trace, TraceFinder
 from shared.cluster import Cluster
-from shared.errors import (
-    CasConflict,
-    NotFound,
-    ProtocolError,
-    ServiceUnavailable,
-)
+from shared.errors import CasConflict, NotFound, ProtocolError, ServiceUnavailable
 from shared.protocol.codec import decode, encode
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End

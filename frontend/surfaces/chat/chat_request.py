@@ -17,11 +17,7 @@ from frontend.fields.logprob_fields import (
     named_ids,
 )
 from frontend.fields.peer_fields import peer_refusals
-from frontend.fields.request_body import (
-    IGNORED,
-    BodyReader,
-    required_model,
-)
+from frontend.fields.request_body import IGNORED, BodyReader, required_model
 from frontend.fields.sampling_fields import resolve_sampling
 from frontend.fields.thinking_fields import thinking_budget
 from frontend.images.loader import ImageLoader

@@ -7,11 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.fields.pooled_fields import (
-    POOLED_IGNORED,
-    PooledFields,
-    pooled_refusals,
-)
+from frontend.fields.pooled_fields import POOLED_IGNORED, PooledFields, pooled_refusals
 from frontend.fields.request_body import BodyReader
 from frontend.jobs.job import Caller, Job
 from frontend.models.model_directory import ServedModel

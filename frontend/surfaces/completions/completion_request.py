@@ -13,11 +13,7 @@ from frontend.fields.logprob_fields import (
     named_ids,
 )
 from frontend.fields.peer_fields import peer_refusals
-from frontend.fields.request_body import (
-    IGNORED,
-    BodyReader,
-    required_model,
-)
+from frontend.fields.request_body import IGNORED, BodyReader, required_model
 from frontend.fields.sampling_fields import resolve_sampling
 from frontend.fields.token_rules import check_token_ids
 from frontend.jobs.beam_fields import beam_params, with_beams

@@ -18,12 +18,7 @@ from frontend.surfaces.forks.fork_body import (
     ForkSampling,
     changed,
 )
-from frontend.surfaces.forks.fork_place import (
-    ForkPlace,
-    ForkPlaces,
-    check_append,
-    check_goes_on,
-)
+from frontend.surfaces.forks.fork_place import ForkPlace, ForkPlaces, check_append, check_goes_on
 from frontend.surfaces.forks.fork_source import ForkSource, ForkSources
 from frontend.text.event_id import EventId, parse_event_id
 from shared.errors import InvalidRequest, NotForkable

@@ -11,13 +11,7 @@ import msgspec
 from frontend.fields.field_ranges import Range
 from frontend.fields.logprob_fields import LogprobOptions, checked_logprob_ids, checked_num_top
 from frontend.fields.peer_fields import peer_refusals
-from frontend.fields.request_body import (
-    IGNORED,
-    OF_OPENAI,
-    BodyReader,
-    Refused,
-    convert,
-)
+from frontend.fields.request_body import IGNORED, OF_OPENAI, BodyReader, Refused, convert
 from frontend.fields.sampling_fields import Sampling, SamplingFields, resolve_sampling
 from frontend.jobs.client_request_id import client_ids_of_prompts
 from frontend.jobs.dry_fields import dry_breakers

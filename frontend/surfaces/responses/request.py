@@ -38,11 +38,7 @@ from frontend.surfaces.tools.thinking_budget import with_budget
 from frontend.surfaces.tools.tool_fields import ToolUse, response_tool_use
 from frontend.surfaces.tools.tool_grammar import with_answer
 from frontend.surfaces.tools.tool_messages import declared_to, for_template
-from frontend.surfaces.tools.tool_shapes import (
-    ResponseTool,
-    ResponseToolChoice,
-    ResponseTools,
-)
+from frontend.surfaces.tools.tool_shapes import ResponseTool, ResponseToolChoice, ResponseTools
 from shared.errors import ConversationLocked, InvalidRequest, UnsupportedParameter
 from shared.protocol.reply import Surface
 

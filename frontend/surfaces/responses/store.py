@@ -19,13 +19,7 @@ from frontend.surfaces.responses.record_writer import RecordWriter
 from shared.broker.jetstream import StoredMessage
 from shared.broker.piece_chain import PieceChain, piece_of
 from shared.cluster import Cluster
-from shared.errors import (
-    BrokerError,
-    CasConflict,
-    NotFound,
-    ProtocolError,
-    ServiceUnavailable,
-)
+from shared.errors import BrokerError, CasConflict, NotFound, ProtocolError, ServiceUnavailable
 from shared.protocol.codec import decode, encode
 from shared.protocol.request import GenerateRequest
 from shared.protocol.text import Done, ReplayStatus

@@ -10,14 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from shared.checkpoint.sentence_modules import (
-    FIRST,
-    LAST,
-    MEAN,
-    MOST,
-    DenseModule,
-    SentenceModules,
-)
+from shared.checkpoint.sentence_modules import FIRST, LAST, MEAN, MOST, DenseModule, SentenceModules
 from shared.errors import ConfigError
 from shared.protocol.sampling import PoolingKind
 from worker.engine.models.dummy_weights import fill_with_noise

@@ -12,11 +12,7 @@ from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bits_and_bytes import load_four_bits, load_llm_int8
 from worker.engine.formats.stored.column_words import load_awq, load_gptq
 from worker.engine.formats.stored.eight_bits import load_eight_bits
-from worker.engine.formats.stored.four_bit_floats import (
-    load_expert_mxfp4,
-    load_mxfp4,
-    load_nvfp4,
-)
+from worker.engine.formats.stored.four_bit_floats import load_expert_mxfp4, load_mxfp4, load_nvfp4
 from worker.engine.formats.stored.packed_integers import load_packed_integers
 from worker.engine.formats.weight_parts import WeightParts
 

@@ -28,12 +28,7 @@ from worker.engine.request.req_image import Eyes
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.scheduler import Scheduler
-from worker.engine_link.engine_messages import (
-    AddRequest,
-    EngineLoad,
-    RunOutput,
-    StepOutput,
-)
+from worker.engine_link.engine_messages import AddRequest, EngineLoad, RunOutput, StepOutput
 
 GRAMMAR_POLL_S = 0.002
 SIGN_OF_LIFE_S = 1.0

@@ -14,11 +14,7 @@ from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.decoder_weights import (
-    AttentionWeights,
-    DecoderWeights,
-    LayerWeights,
-)
+from worker.engine.models.decoder_weights import AttentionWeights, DecoderWeights, LayerWeights
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.experts.expert_mlp import ExpertMlp, MlpBesideExperts

@@ -23,12 +23,7 @@ from worker.engine.models.layer_config import (
     QueryGrowth,
     SharedBlocksConfig,
 )
-from worker.engine.models.model_config import (
-    ConfigFile,
-    ModelConfig,
-    NotFused,
-    is_classifier,
-)
+from worker.engine.models.model_config import ConfigFile, ModelConfig, NotFused, is_classifier
 from worker.engine.models.recurrent.recurrent_config import RecurrentConfig
 from worker.engine.models.rope_config import RopeConfig, rope_config
 

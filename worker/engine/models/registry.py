@@ -70,11 +70,7 @@ from worker.engine.models.families.mixtral import minimax_m2_config, mixtral_con
 from worker.engine.models.families.nanochat import nanochat_config
 from worker.engine.models.families.nemotron import jais2_config, nemotron_config
 from worker.engine.models.families.nemotron_h import nemotron_h_config
-from worker.engine.models.families.olmo import (
-    olmo2_config,
-    olmo3_config,
-    olmo_hybrid_config,
-)
+from worker.engine.models.families.olmo import olmo2_config, olmo3_config, olmo_hybrid_config
 from worker.engine.models.families.olmo1 import olmo1_config
 from worker.engine.models.families.olmoe import flex_olmo_config, olmoe_config
 from worker.engine.models.families.opt import biogpt_config, opt_config

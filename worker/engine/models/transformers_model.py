@@ -17,11 +17,7 @@ from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
 from shared.protocol.image_sizes import PixelSize
 from shared.protocol.sight_card import SightCard
-from worker.engine.formats.stored_checkpoint import (
-    StoredCheckpoint,
-    check_unread,
-    open_checkpoint,
-)
+from worker.engine.formats.stored_checkpoint import StoredCheckpoint, check_unread, open_checkpoint
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.dummy_weights import fill_parameters
@@ -32,10 +28,7 @@ from worker.engine.models.model import ModelInput
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.model_lora import ModuleLoras
 from worker.engine.models.stored_experts import find_experts
-from worker.engine.models.transformers_attention import (
-    PagedStep,
-    register_attention,
-)
+from worker.engine.models.transformers_attention import PagedStep, register_attention
 from worker.engine.models.transformers_config import (
     MODEL_ERRORS,
     NUM_TRIAL_TOKENS,

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.checkpoint.formats.linear_format import (
-    InputRounding,
-    bits_in_codes,
-    name_of_integers,
-)
+from shared.checkpoint.formats.linear_format import InputRounding, bits_in_codes, name_of_integers
 from shared.checkpoint.formats.tensor_heads import WeightHeads
 from shared.checkpoint.weights.plain_tensors import PLAIN_DTYPES
 

@@ -17,12 +17,7 @@ from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
 from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_piece import StepPiece
 from worker.engine.cuda.tensor_parallel.followers import Followers
-from worker.engine.cuda.tensor_parallel.rank_orders import (
-    KeepTokens,
-    RankOrder,
-    RunHead,
-    RunStep,
-)
+from worker.engine.cuda.tensor_parallel.rank_orders import KeepTokens, RankOrder, RunHead, RunStep
 from worker.engine.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
 from worker.engine.device.gpu_memory import compute_halved, has_memory
 from worker.engine.images import ImageEncoder, image_spans

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    decoder_config,
-    windows_of_types,
-)
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, windows_of_types
 from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
 

@@ -13,12 +13,7 @@ from worker.engine.models.decoder_config import (
     with_recurrent_layers,
 )
 from worker.engine.models.families.mamba import mamba_config
-from worker.engine.models.layer_config import (
-    MlpConfig,
-    NormPlaces,
-    SharedBlocksConfig,
-    activation,
-)
+from worker.engine.models.layer_config import MlpConfig, NormPlaces, SharedBlocksConfig, activation
 from worker.engine.models.model_config import ConfigFile
 
 _KINDS = {"linear_attention": False, "hybrid": True}
