@@ -26,6 +26,7 @@ _TOWER_SIZES = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_channels", "image_size", "patch_size"),
 )
+_SHOWN = 100  # characters of a value
 _QUANTIZED = {"qformat_weight": ("fp8_e4m3",), "qscheme_act": ("TENSOR", "NO_SCALES", None)}
 
 
@@ -73,8 +74,15 @@ class _Values:
             if value is not None and not name.startswith("_"):
                 raise self._unsupported(name, value)
 
-    def _unsupported(self, name: str, value: Any) -> ConfigError:
-        return ConfigError(f"{self.place}: {name}={value!r} is not supported")
+    def refuse(self, name: str, why: str) -> None:
+        """Raises ConfigError for one that has it."""
+        value = self.take(name)
+        if value is not None:
+            raise self._unsupported(name, value, why)
+
+    def _unsupported(self, name: str, value: Any, why: str = "") -> ConfigError:
+        told = f"{self.place}: {name}={repr(value)[:_SHOWN]} is not supported"
+        return ConfigError(f"{told}: {why}" if why else told)
 
 
 def hugging_face_config(path: Path, dtype: str) -> dict[str, Any]:
@@ -84,6 +92,7 @@ def hugging_face_config(path: Path, dtype: str) -> dict[str, Any]:
     Raises ConfigError for what is not known here.
     """
     params = _Values(str(path / PARAMS_FILE), read_json(path / PARAMS_FILE, dict))
+    params.refuse("kv_lora_rank", "it attends over latents, as Mistral Large 3 and Small 4 do")
     for name in ("dtype", "torch_dtype", "max_batch_size"):
         params.take(name)
     params.allow("model_type", "transformer")

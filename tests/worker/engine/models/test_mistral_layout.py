@@ -172,7 +172,8 @@ def test_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "sentence"),
     [
-        ({"kv_lora_rank": 512}, "params.json: kv_lora_rank=512 is not supported"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank=512 is not supported: it attends over latents"),
+        ({"quantization_config": {"x": "y" * 999}}, r"quantization_config=\{'x': 'y{93} is not"),
         ({"moe": {"num_experts": 8, "num_experts_per_tok": 2, "x": 1}}, "moe: x=1 is not supp"),
         ({"dim": "big"}, "'dim' must be a positive integer, not 'big'"),
         ({"sliding_window": [None, 3, 4]}, r"sliding_window=\[None, 3, 4\] is not supported"),
