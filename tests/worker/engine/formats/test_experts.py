@@ -36,7 +36,9 @@ from worker.engine.native.native_experts import NativeLayer
 from worker.engine.native.native_forward import NativeForward
 from worker.engine_link.engine_messages import EngineReady
 
-MAX_ERROR = 0.05  # relative, of our C++ beside float32: it rounds activations to bfloat16
+# Relative, of our C++ beside float32: activations in bfloat16 alone leave 0.01 to 0.05, and weights
+# that are rounded to four bits 0.27.
+MAX_ERROR = 0.06
 BF16 = 0  # kBf16 of linear_weights.h
 SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 
@@ -135,8 +137,10 @@ def test_experts_of_the_fused_decoder_are_multiplied_as_they_are_stored(
 
 
 def assert_near(ours: Rig, theirs: Rig) -> None:
-    """Behind most prompts; of some a near tie of the router falls otherwise."""
-    logits, reference = (prompt_logits(rig, num_prompts=7) for rig in (ours, theirs))
+    """Behind most prompts; of some a near tie of the router falls otherwise, by dense weights and
+    by torch's bfloat16 as well.
+    """
+    logits, reference = (prompt_logits(rig, num_prompts=31) for rig in (ours, theirs))
     errors = (logits - reference).norm(dim=1) / reference.norm(dim=1)
     assert errors.median() < MAX_ERROR
 

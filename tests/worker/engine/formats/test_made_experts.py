@@ -85,6 +85,7 @@ def save_turned(folder: Path, _kind: str) -> None:
         (save_lfm2, "int4"),
         (save_one_by_one, "int8"),
         (save_turned, "fp8"),
+        (save_turned, "int4"),
     ],
 )
 def test_experts_of_the_fused_decoder(save: Any, kind: MadeFormat, tmp_path: Path) -> None:
