@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch.nn import functional
@@ -11,7 +12,7 @@ from torch.nn import functional
 from shared.checkpoint.formats.linear_format import bits_in_codes
 from shared.checkpoint.stored_format import INT4_GROUP, MadeFormat
 from worker.engine.device.torch_threads import lone_threads
-from worker.engine.formats.scaled_weight import ScaledWeight, join_rows
+from worker.engine.formats.scaled_weight import ScaledWeight
 
 # How many bits a value takes, its share of scales included.
 CODE_BITS: Mapping[MadeFormat, float] = {
@@ -34,20 +35,37 @@ def is_quantized_when_made(name: str, *, experts_alone: bool = False) -> bool:
 
 
 def make_codes(kind: MadeFormat, weight: torch.Tensor, num_threads: int = 1) -> ScaledWeight:
-    """The codes of a weight [out_features, in_features] in float32, or of experts with such, the
-    same on every machine.
+    """The codes of a weight [out_features, in_features] as it is stored, or of experts with such,
+    the same on every machine.
     """
-    matrices = weight.unbind() if weight.ndim == 3 else (weight,)
-    num_rows = max(1, _CHUNK_VALUES // weight.shape[-1])
-    chunks = [chunk for matrix in matrices for chunk in torch.split(matrix, num_rows)]
+    make, matrices = _MAKERS[kind], weight if weight.ndim == 3 else weight[None]
+    sample = make(matrices[0, :1].float())
+    num_matrices, num_rows, num_columns = matrices.shape
+
+    def room(like: torch.Tensor) -> torch.Tensor:
+        return torch.empty(num_matrices, num_rows, like.shape[1], dtype=like.dtype)
+
+    codes, scales = room(sample.codes), room(sample.scales)
+    zeros = None if sample.zeros is None else room(sample.zeros)
+    step = max(1, _CHUNK_VALUES // num_columns)
+
+    @torch.inference_mode()  # a thread's own; what loads the model may be in it
+    def fill(place: tuple[int, int]) -> None:
+        idx, start = place
+        rows = slice(start, start + step)
+        made = make(matrices[idx, rows].float())
+        codes[idx, rows], scales[idx, rows] = made.codes, made.scales
+        if zeros is not None and made.zeros is not None:
+            zeros[idx, rows] = made.zeros
+
+    places = product(range(num_matrices), range(0, num_rows, step))
     with lone_threads(num_threads) as threads:
-        made = join_rows(list(threads.map(_MAKERS[kind], chunks)))
-    assert made is not None, "all are of one kind"
+        list(threads.map(fill, places))
     return replace(
-        made,
-        stored=made.codes.view(weight.shape),
-        scales=made.scales.view(*weight.shape[:-1], -1),
-        zeros=None if made.zeros is None else made.zeros.view(*weight.shape[:-1], -1),
+        sample,
+        stored=codes.view(weight.shape),
+        scales=scales.view(*weight.shape[:-1], -1),
+        zeros=None if zeros is None else zeros.view(*weight.shape[:-1], -1),
     )
 
 

@@ -42,6 +42,9 @@ class DummyWeights:
         self._on_progress(min(1.0, self._num_made / self._num_parameters))
         return tensor
 
+    def read_stored(self, name: str, *shape: int) -> torch.Tensor:
+        return self.read_as(torch.float32, name, *shape)
+
     def has(self, name: str) -> bool:
         """Whatever it is. Of experts that may lie in one tensor, each has its own."""
         return ".experts." not in name

@@ -35,7 +35,7 @@ class GgufCodeBits(NamedTuple):
 
 
 class GgufReader:
-    """A `CodeReader` that reads blocks, tensor by tensor. A context.
+    """A `StoredReader` that reads blocks, tensor by tensor. A context.
 
     `on_progress` hears, from 0 to 1, which share of the bytes has been read.
     """
@@ -72,6 +72,10 @@ class GgufReader:
         tensor = self._arranged(dtype, name, self._source(name))
         self._check_read(name, tensor.shape, shape)
         return tensor
+
+    def read_stored(self, name: str, *shape: int) -> torch.Tensor:
+        """As a `StoredReader`."""
+        return self.read_as(torch.float32, name, *shape)
 
     def has(self, name: str) -> bool:
         return name in self._sources

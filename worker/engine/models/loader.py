@@ -40,6 +40,14 @@ class CodeReader(WeightReader, Protocol):
         ...
 
 
+class StoredReader(CodeReader, Protocol):
+    """Gives what is stored in numbers as it is, too."""
+
+    def read_stored(self, name: str, *shape: int) -> torch.Tensor:
+        """Like `read`, in a dtype in which nothing of it is rounded."""
+        ...
+
+
 class CheckpointReader:
     """A checkpoint's weights, by name, in one dtype.
 
@@ -62,10 +70,18 @@ class CheckpointReader:
 
     def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
         """Like `read`, in this dtype."""
+        return self._read(dtype, name, shape).to(dtype)
+
+    def read_stored(self, name: str, *shape: int) -> torch.Tensor:
+        """As a `StoredReader`."""
+        return self._read(torch.float32, name, shape)
+
+    def _read(self, dtype: torch.dtype, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """`dtype` is that of a quantised weight."""
         stored_name = self._checkpoint.heads.find(name, shape)
         tensor = self._checkpoint.read(stored_name, dtype)
         self._note_read(stored_name)
-        return tensor.to(dtype)
+        return tensor
 
     def has(self, name: str) -> bool:
         return self._checkpoint.heads.stored_name(name) is not None
@@ -117,7 +133,7 @@ class QuantizingReader:
     """
 
     def __init__(
-        self, reader: CodeReader, made: MadeCodes, dtype: torch.dtype, num_threads: int
+        self, reader: StoredReader, made: MadeCodes, dtype: torch.dtype, num_threads: int
     ) -> None:
         self._reader = reader
         self._made = made
@@ -139,7 +155,7 @@ class QuantizingReader:
         kind = self._made.of(name)
         if kind is None:
             return None
-        weight = self._reader.read_as(torch.float32, name, *shape).cpu()
+        weight = self._reader.read_stored(name, *shape).cpu()
         if weight.ndim == 3 and self._made.has_turned_experts:
             turned = make_codes(kind, weight.transpose(1, 2), self._num_threads)
             return replace(turned, is_turned=True)

@@ -28,6 +28,7 @@ from worker.engine.models.loader import (
     MadeCodes,
     OnProgress,
     QuantizingReader,
+    StoredReader,
 )
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
@@ -93,7 +94,7 @@ def open_weights(
     """
     num_threads = num_threads or torch.get_num_threads()
     if load_format == "dummy":
-        opened: AbstractContextManager[CodeReader] = nullcontext(
+        opened: AbstractContextManager[StoredReader] = nullcontext(
             DummyWeights(config.num_parameters, dtype, on_progress, device)
         )
     elif holds_gguf(model_path):
@@ -121,7 +122,7 @@ def _made_codes(config: ModelConfig, made_format: MadeFormat) -> MadeCodes:
 @contextmanager
 def _open_checkpoint(
     config: ModelConfig, model_path: Path, dtype: torch.dtype, on_progress: OnProgress
-) -> Iterator[CodeReader]:
+) -> Iterator[StoredReader]:
     with open_checkpoint(model_path) as checkpoint:
         reader = CheckpointReader(checkpoint, dtype, on_progress)
         yield reader

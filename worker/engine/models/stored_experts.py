@@ -85,7 +85,7 @@ class SingleExperts:
         weight = self.checkpoint.read(name, torch.bfloat16)
         if self.made_format is None:
             return weight
-        return make_codes(self.made_format, weight.float(), torch.get_num_threads())
+        return make_codes(self.made_format, weight, torch.get_num_threads())
 
 
 @dataclass(frozen=True, slots=True)
