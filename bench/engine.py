@@ -13,8 +13,8 @@ its own: nothing comes from a prefix cache but what the workload itself shares.
     make bench-engine ARGS='--gguf Q4_K_M --peers llamacpp --num-threads 1 --only W6,W7'
 
 With --gguf llama.cpp quantises the checkpoint, and both read that file, or ours makes its own codes
-with --set quantization=int4. CPU of a token is exact on
-a busy machine with one thread alone: several wait for each other, and turn while they do.
+with --set quantization=int4; OpenVINO's come by --their-set weights=int4. CPU of a token is exact
+on a busy machine with one thread alone: several wait for each other, and turn while they do.
 
 TTFT is counted from the moment all requests are handed over. Peak memory is the resident set of all
 processes of an engine. The roofline is explained in bench/roofline.py.
@@ -83,6 +83,9 @@ def main(
         tuple[str, ...],
         cyclopts.Parameter(name="--set", help="Setting of our engine: max_step_tokens=1024."),
     ] = (),
+    their_set: Annotated[
+        tuple[str, ...], cyclopts.Parameter(help="Setting of the peers: weights=int8.")
+    ] = (),
     lock: Annotated[
         tuple[Path, ...], cyclopts.Parameter(help="Files that are locked while it measures.")
     ] = (),
@@ -99,7 +102,8 @@ def main(
     shape = ModelShape.read(model)
     flags = ["--num-threads", str(num_threads), "--dtype", dtype]
     flags += ["--max-running", str(max_running), "--max-len", str(MAX_LEN)]
-    their_flags = [str(model.resolve()), *flags, *([f"--set=gguf={gguf}"] if gguf else [])]
+    theirs = [*their_set, *([f"gguf={gguf}"] if gguf else [])]
+    their_flags = [str(model.resolve()), *flags, *(f"--set={setting}" for setting in theirs)]
     bytes_per_value = 2.0 if dtype == "bfloat16" else 4.0
     our_flags = [*flags, *(f"--set={setting}" for setting in set_)]
     print(f"# flags: {' '.join(our_flags)}", flush=True)

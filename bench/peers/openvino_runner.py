@@ -1,7 +1,8 @@
 """Runs OpenVINO GenAI's continuous batching, stepped by us so that each token's time is seen.
 
-The checkpoint is converted by optimum-intel. Keys and values are stored in the engine's default
-precision, which is 8 bits; `--set kv=bf16` changes it.
+The checkpoint is converted by optimum-intel, with `--set weights=int8` or int4 to fewer bits, the
+head to eight. Keys and values are stored in the engine's default precision, which is 8 bits;
+`--set kv=bf16` changes it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bench.peers.runner import RequestTrace, RunnerSettings, Stopwatch, serve
 
 PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
 WEIGHT_FORMATS = {"bfloat16": "fp16", "float32": "fp32"}
+INT4_FLAGS = ["--group-size", "128", "--ratio", "1.0"]  # in all layers
 
 
 class OpenvinoRunner:
@@ -39,7 +41,7 @@ class OpenvinoRunner:
         if "kv" in settings.extra:
             properties["KV_CACHE_PRECISION"] = settings.extra["kv"]
         self._pipeline: Any = openvino_genai.ContinuousBatchingPipeline(
-            str(settings.converted("-openvino")), scheduler, "CPU", properties
+            str(_folder(settings)), scheduler, "CPU", properties
         )
 
     def run(self, prompts: list[list[int]], output_len: int) -> list[RequestTrace]:
@@ -68,13 +70,19 @@ class OpenvinoRunner:
         """Nothing: it is all in this process."""
 
 
+def _folder(settings: RunnerSettings) -> Path:
+    weights = settings.extra.get("weights")
+    return settings.converted("-openvino" if weights is None else f"-openvino-{weights}")
+
+
 def convert(settings: RunnerSettings) -> None:
-    folder = settings.converted("-openvino")
+    folder = _folder(settings)
     if (folder / "openvino_tokenizer.xml").exists():
         return
     command = [str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino"]
     command += ["--model", settings.model, "--task", "text-generation-with-past"]
-    command += ["--weight-format", WEIGHT_FORMATS[settings.dtype], str(folder)]
+    weights = settings.extra.get("weights", WEIGHT_FORMATS[settings.dtype])
+    command += ["--weight-format", weights, *(INT4_FLAGS if weights == "int4" else []), str(folder)]
     subprocess.run(command, check=True)
 
 
