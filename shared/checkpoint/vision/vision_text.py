@@ -76,7 +76,7 @@ def has_separate_text(config: dict[str, Any]) -> bool:
     return (
         isinstance(architectures, list)
         and len(architectures) == 1
-        and architectures[0] in TEXT_ARCHITECTURES
+        and str(architectures[0]) in TEXT_ARCHITECTURES
     )
 
 

@@ -18,6 +18,8 @@ from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.layers.state_layer import StateLayer
 from worker.engine.models.vision.tower_config import TowerConfig
 
+_MAX_INTEGER = (1 << 31) - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -118,6 +120,8 @@ class ConfigFile:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
             raise ConfigError(f"{self.path}: '{name}' must be {kind}, not {value!r}")
+        if value > _MAX_INTEGER:
+            raise ConfigError(f"{self.path}: '{name}' is {value}, more than any model has")
         return value
 
     def optional_integer(self, name: str, default: int | None) -> int | None:

@@ -138,3 +138,11 @@ def test_shapes_are_those_that_the_engine_reads(
     DecoderModel(config, reader, ops)
     told = decoder_shapes(json.loads((path / "config.json").read_text()))
     assert list(told) == list(reader.found.items())
+
+
+def test_an_architecture_that_is_no_name(source: Path, tmp_path: Path) -> None:
+    """The heads are checked as those of any model, and the worker has a sentence for it."""
+    path = save_quantized(source, tmp_path / "model", "nf4")
+    change_config(path, architectures=[["LlamaForCausalLM"]])
+    assert refused_before(path) == ""
+    assert "is not the text decoder of model_type 'llama'" in refused_by_worker(path)

@@ -53,6 +53,7 @@ def load(path: Path, **config: Any) -> FakeChannel:
         ({"rope_parameters": LONGROPE | {"long_factor": [2]}}, "'long_factor' has 1 numbers for"),
         ({"num_key_value_heads": 4}, "6 heads do not share 4 KV heads"),
         ({"hidden_size": "big"}, "'hidden_size' must be a positive integer, not 'big'"),
+        ({"max_position_embeddings": 1 << 40}, "is 1099511627776, more than any model has"),
         ({"vocab_size": None}, "'vocab_size'"),
         ({"intermediate_size": 101}, r"shape \(100, 48\), config.json says \(101, 48\)"),
         ({"num_hidden_layers": 3}, "no tensor 'model.layers.2"),
