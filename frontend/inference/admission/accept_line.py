@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from frontend.inference.admission.drain_rate import DrainRate, Sample
@@ -19,6 +17,7 @@ from frontend.tenants.tenant_line import TenantLine
 
 MAX_ACTIVE = 64
 _TURN_S = 0.5  # who waits for an image, or for other requests, holds up nobody for longer
+_UNWATCHED_S = 1.0  # to see whether a client is still there costs more than such a wait
 _SAMPLE_S = 0.5
 _UNSEEN = Unseen()
 
@@ -34,10 +33,20 @@ class _Waiting(NamedTuple):
 class _Turn:
     """Ends once, at the latest after a while."""
 
+    __slots__ = ("_line", "_timer")
+
     def __init__(self, line: AcceptLine) -> None:
         self._line: AcceptLine | None = line
+        self._timer = asyncio.get_running_loop().call_later(_TURN_S, self._end)
 
-    def end(self) -> None:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._end()
+
+    def _end(self) -> None:
         if self._line is not None:
             line, self._line = self._line, None
             line.leave()
@@ -66,28 +75,23 @@ class AcceptLine:
         rate = self._rate.per_s
         return self.num_waiting / rate if rate else float("inf")
 
-    @asynccontextmanager
-    async def turn(
-        self, tenant_id: str, presence: Presence = _UNSEEN, patience_s: float | None = None
-    ) -> AsyncIterator[float]:
-        """Wait until it is this request's turn; yields the seconds that it took.
+    async def wait(
+        self, tenant_id: str, presence: Presence = _UNSEEN, patience_s: float = float("inf")
+    ) -> float:
+        """Until it is this request's `turn`, which begins at once; returns how long it took.
 
         Raises TimeoutError, or RequestCancelled when its client is gone.
         """
-        waited_s = 0.0
         if self._num_active < self._max_active and not self.num_waiting:
             self._num_active += 1
-        else:
-            since = time.monotonic()
-            await self._wait(tenant_id, presence, patience_s)
-            waited_s = time.monotonic() - since
-        turn = _Turn(self)
-        timer = asyncio.get_running_loop().call_later(_TURN_S, turn.end)
-        try:
-            yield waited_s
-        finally:
-            timer.cancel()
-            turn.end()
+            return 0.0
+        since = time.monotonic()
+        await self._wait(tenant_id, presence, patience_s)
+        return time.monotonic() - since
+
+    def turn(self) -> _Turn:
+        """The turn of who has waited for it."""
+        return _Turn(self)
 
     def leave(self) -> None:
         """A turn is over."""
@@ -95,7 +99,7 @@ class AcceptLine:
         self._num_left += 1
         self._call_next()
 
-    async def _wait(self, tenant_id: str, presence: Presence, patience_s: float | None) -> None:
+    async def _wait(self, tenant_id: str, presence: Presence, patience_s: float) -> None:
         """Returns when it counts as active."""
         if not self.num_waiting:
             self._rate, self._sampled_at = DrainRate(), float("-inf")
@@ -104,8 +108,12 @@ class AcceptLine:
         self.num_waiting += 1
         self._sample(time.monotonic())
         try:
-            async with asyncio.timeout(patience_s):
-                await presence.during(waiting.done)
+            unwatched_s = min(patience_s, _UNWATCHED_S)
+            called, _ = await asyncio.wait([waiting.done], timeout=unwatched_s)
+            if not called:
+                left_s = patience_s - unwatched_s
+                async with asyncio.timeout(left_s if left_s < float("inf") else None):
+                    await presence.during(waiting.done)
         except BaseException:
             if waiting.was_called:
                 self._num_active -= 1  # it was called, and left in the same moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from frontend.inference.admission.accept_line import MAX_ACTIVE, AcceptLine
 from frontend.inference.admission.drain_rate import MAX_RETRY_AFTER_S, QueueWatch
@@ -64,16 +64,14 @@ class Admission:
         self._check_line(caller)
         queue_timeout_s = caller.queue_timeout_s or float("inf")
         patience_s = min(caller.deadline_s, queue_timeout_s)
-        async with AsyncExitStack() as stack:
-            try:
-                waited_s = await stack.enter_async_context(
-                    self.line.turn(caller.tenant.id, caller.presence, patience_s)
-                )
-            except TimeoutError as exc:
-                raise DeadlineExceeded(
-                    f"The request stood in line for {patience_s:g} s, and was not accepted.",
-                    code="queue_timeout" if patience_s == queue_timeout_s else None,
-                ) from exc
+        try:
+            waited_s = await self.line.wait(caller.tenant.id, caller.presence, patience_s)
+        except TimeoutError as exc:
+            raise DeadlineExceeded(
+                f"The request stood in line for {patience_s:g} s, and was not accepted.",
+                code="queue_timeout" if patience_s == queue_timeout_s else None,
+            ) from exc
+        with self.line.turn():
             yield caller.later(waited_s) if waited_s else caller
 
     def _check_line(self, caller: Caller) -> None:

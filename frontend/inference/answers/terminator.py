@@ -25,6 +25,7 @@ from shared.telemetry.log import get_logger
 _RETRY_S = 1.0
 _LAST_WORD_S = 15.0  # after its deadline, for the finish of a request that nobody reads
 _MAX_TRY_S = 300.0  # how long we try to end a request while NATS is away
+_MAX_AT_ONCE = 256  # thousands of clients may leave together, and each costs several answers
 
 log = get_logger(__name__)
 
@@ -47,6 +48,7 @@ class Terminator:
         self._metrics = metrics
         self._frontend_id = frontend_id
         self._attachments = attachments
+        self._ending = asyncio.Semaphore(_MAX_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self, timeout_s: float = 2.0) -> None:
@@ -107,7 +109,8 @@ class Terminator:
         may_be_stored = False
         while loop.time() < give_up_at:
             try:
-                await end_unclaimed(self._cluster, rid, pool, end, may_be_stored=may_be_stored)
+                async with self._ending:
+                    await end_unclaimed(self._cluster, rid, pool, end, may_be_stored=may_be_stored)
             except CasConflict:
                 return  # claimed, or ended by somebody else
             except BrokerError as exc:
@@ -196,8 +199,9 @@ class Terminator:
         give_up_at = loop.time() + _MAX_TRY_S
         while True:
             try:
-                if await self._may_end(rid, reply, reason, generation):
-                    await self.end(rid, pool, reply, reason)
+                async with self._ending:
+                    if await self._may_end(rid, reply, reason, generation):
+                        await self.end(rid, pool, reply, reason)
             except CasConflict:
                 continue  # somebody joined or left just now
             except BrokerError as exc:

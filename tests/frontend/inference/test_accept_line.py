@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import pytest
 from prometheus_client import CollectorRegistry
 
+from frontend.inference.admission import accept_line
 from frontend.inference.admission.accept_line import MAX_ACTIVE, AcceptLine
 from frontend.inference.admission.admission import Admission
 from frontend.inference.admission.drain_rate import DrainRate
 from frontend.inference.admission.queue_limits import QueueLimits
-from frontend.jobs.job import Caller
+from frontend.jobs.job import Caller, Presence, Unseen
 from frontend.metrics import FrontendMetrics
 from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import Tenant
@@ -25,10 +26,20 @@ from shared.errors import DeadlineExceeded, QueueFull, RequestCancelled
 from tests.worker.io_stage import eventually
 
 T = TypeVar("T")
+UNSEEN = Unseen()
+
+
+@contextlib.asynccontextmanager
+async def turn(
+    line: AcceptLine, tenant: str, presence: Presence = UNSEEN, patience_s: float = float("inf")
+) -> AsyncIterator[float]:
+    waited_s = await line.wait(tenant, presence, patience_s)
+    with line.turn():
+        yield waited_s
 
 
 async def enter(line: AcceptLine, tenant: str, order: list[str], gate: asyncio.Event) -> None:
-    async with line.turn(tenant):
+    async with turn(line, tenant):
         order.append(tenant)
         await gate.wait()
 
@@ -69,7 +80,7 @@ async def test_who_leaves_gives_the_turn_away(is_called: bool) -> None:
     gate = asyncio.Event()
     gate.set()
     async with contextlib.AsyncExitStack() as holder:
-        await holder.enter_async_context(line.turn("holder"))
+        await holder.enter_async_context(turn(line, "holder"))
         leaver = asyncio.create_task(enter(line, "leaver", order, gate))
         last = asyncio.create_task(enter(line, "last", order, gate))
         await asyncio.sleep(0)
@@ -99,26 +110,27 @@ class Hangs:
 
 @pytest.mark.parametrize("error", [RequestCancelled, TimeoutError])
 async def test_who_is_gone_or_has_no_time_left_stands_in_line_no_more(
-    error: type[Exception],
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(accept_line, "_UNWATCHED_S", 0.01)
     line, client = AcceptLine(max_active=1), Hangs()
-    patience_s = 0.02 if error is TimeoutError else None
-    async with line.turn("holder"):
-        leaving = asyncio.create_task(line.turn("a", client, patience_s).__aenter__())
+    patience_s = 0.02 if error is TimeoutError else 60.0
+    async with turn(line, "holder"):
+        leaving = asyncio.create_task(turn(line, "a", client, patience_s).__aenter__())
         await eventually(lambda: line.num_waiting == 1)
         if error is RequestCancelled:
             client.gone.set()
         with pytest.raises(error):
             await leaving
         assert line.num_waiting == 0
-    async with line.turn("next") as waited_s:
+    async with turn(line, "next") as waited_s:
         assert waited_s == 0
 
 
 async def test_who_comes_is_told_how_long_the_line_takes() -> None:
     line, order = AcceptLine(max_active=1), list[str]()
     gate = asyncio.Event()
-    async with line.turn("holder"):
+    async with turn(line, "holder"):
         tasks = [asyncio.create_task(enter(line, "a", order, gate)) for _ in range(30)]
         await eventually(lambda: line.num_waiting == 30)
         assert line.wait_s == float("inf")
