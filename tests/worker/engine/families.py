@@ -923,7 +923,30 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan_moe": ("hunyuan_v1_moe", MOE | {"moe_topk": 2}),
 }
 # Computed by transformers, over our attention.
-GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
+_WINDOWED = {"sliding_window": WINDOW, "layer_types": ["full_attention", "sliding_attention"]}
+_SPARSE = {"mlp_layer_types": ["dense", "sparse"], "moe_intermediate_size": 32}
+# Computed by transformers' own code as the others, and tried by night.
+BY_NIGHT: dict[str, tuple[str, dict[str, Any]]] = {
+    "afmoe": (
+        "afmoe",
+        MOE
+        | _WINDOWED
+        | {"moe_intermediate_size": 32, "num_shared_experts": 1, "route_scale": 1.7}
+        | {"mup_enabled": True},
+    ),
+    "cohere2_moe": ("cohere2_moe", MOE | _WINDOWED | {"num_shared_experts": 1}),
+    "exaone_moe": ("exaone_moe", MOE | _WINDOWED | _SPARSE),
+    "granitemoeshared": (
+        "granitemoeshared",
+        MOE | GRANITE_SCALES | {"shared_intermediate_size": 56},
+    ),
+    "hy_v3": ("hy_v3", MOE | _SPARSE),
+    "solar_open": (
+        "solar_open",
+        MOE | {"n_routed_experts": 4, "moe_intermediate_size": 32, "routed_scaling_factor": 1.7},
+    ),
+}
+GENERAL: dict[str, tuple[str, dict[str, Any]]] = BY_NIGHT | {
     "phimoe": ("phimoe", MOE),
     "mimo_v2_flash": (
         "mimo_v2_flash",

@@ -3,7 +3,13 @@
 # Computed by transformers; what models/decoder.py computes is in registry.py.
 TESTED_ARCHITECTURES = frozenset(
     {
+        "AfmoeForCausalLM",
+        "Cohere2MoeForCausalLM",
+        "ExaoneMoeForCausalLM",
+        "GraniteMoeSharedForCausalLM",
+        "HYV3ForCausalLM",
         "MiMoV2FlashForCausalLM",
         "PhimoeForCausalLM",
+        "SolarOpenForCausalLM",
     }
 )
