@@ -140,12 +140,15 @@ class CudaDevice:
         return graph.replay
 
     def _end_capture(self) -> None:
-        """Ends a capture that CUDA broke off: torch leaves its allocator in the midst of it."""
+        """Ends a capture that CUDA broke off: torch leaves its allocator in the midst of it.
+
+        A torch without these calls keeps that memory.
+        """
         index = self.torch_device.index
         try:
             torch._C._cuda_endAllocateToPool(index, self._graph_pool)
-        except RuntimeError:
-            return  # it was not broken off, and has ended
+        except (RuntimeError, AttributeError):
+            return  # it was not broken off, and has ended; or there is no such call
         torch._C._cuda_releasePool(index, self._graph_pool)
 
     def free_bytes(self) -> int:

@@ -15,7 +15,7 @@ from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.layer_ops import add_rms_norm as plain_add_rms_norm
 from worker.engine.models.layer_ops import norm_rotate
 from worker.engine.models.layer_ops import silu_mul as plain_silu_mul
-from worker.engine.sampling.counter_hash import CounterHash
+from worker.engine.sampling.counter_hash import CounterHash, gumbel_of
 from worker.engine.sampling.gumbel_max import GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
 
@@ -292,6 +292,24 @@ def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
         found = scaled >= float(thresholds[row])
         assert kept.sum() == found.sum(), row
         assert token_ids[row] == cpu.draw(scaled, largest, threshold, seeds[row], positions[row])
+
+
+def test_the_noise_is_the_cpu_s_to_the_last_bits(device: torch.device) -> None:
+    """With single precision alone; the largest noise has the finest steps."""
+    from tests.worker.engine.cuda.hash_kernel import noise_of
+
+    num_hashes = 1 << 16
+    near_one = 2**32 - 1 - np.unique(np.geomspace(1, 2**31, num_hashes // 2).astype(np.int64) - 1)
+    near_half = np.arange(2**31 - 512, 2**31 + 512)
+    low = np.unique(np.geomspace(1, 2**31, num_hashes // 4).astype(np.int64) - 1)
+    hashes = np.concatenate((near_one, near_half, low))
+    drawn = np.random.default_rng(1).integers(0, 2**32, num_hashes - len(hashes))
+    hashes = np.concatenate((hashes, drawn))
+    ours = noise_of(torch.from_numpy(hashes).to(device)).cpu().numpy()
+    theirs = gumbel_of(hashes.astype(np.uint32))
+    steps = np.spacing(np.maximum(np.abs(theirs), 1.0))
+    assert np.all(np.abs(ours - theirs) <= 4 * steps)
+    assert np.mean(ours == theirs) > 0.75
 
 
 def test_kept_thresholds_of_all_shapes_of_rows(device: torch.device) -> None:

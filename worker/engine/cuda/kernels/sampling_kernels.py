@@ -88,6 +88,26 @@ def counter_hash(seed, position, token_ids, DOMAIN: tl.constexpr):
 
 
 @triton.jit
+def gumbel(hashes):
+    """As `gumbel_of`, to the last bits, without its double precision: many GPUs have 1/64 of that.
+
+    u = (hash + 0.5) / 2**32, or from 1/2 on v = 1 - u in its place, which keeps its bits where u is
+    rounded to 1; -log(1 - v) is then log(w) v / (1 - w) of the rounded w = 1 - v, whose own error
+    cancels out (Kahan's log1p).
+    """
+    is_high = hashes >= tl.full([], 0x80000000, tl.uint32)
+    number = tl.where(is_high, hashes ^ tl.full([], 0xFFFFFFFF, tl.uint32), hashes)
+    part = (number.to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    rest = 1.0 - part
+    taken = 1.0 - rest  # exact
+    is_tiny = taken == 0.0
+    of_rest = tl.where(
+        is_tiny, part, -tl.log(rest) * tl.div_rn(part, tl.where(is_tiny, 1.0, taken))
+    )
+    return -tl.log(tl.where(is_high, of_rest, -tl.log(part)))
+
+
+@triton.jit
 def _draw_kernel(
     logits_ptr,
     temperatures_ptr,
@@ -119,10 +139,7 @@ def _draw_kernel(
         if tl.max(is_kept.to(tl.int32), axis=0) > 0:  # of most blocks nothing is, where a few are
             seed, position = tl.load(seeds_ptr + row), tl.load(positions_ptr + row)
             hashes = counter_hash(seed, position, token_ids.to(tl.uint32), DOMAIN)
-            # In double precision: near 1 the inner logarithm would be rounded to zero.
-            uniform = (hashes.to(tl.float64) + 0.5) * 2.3283064365386963e-10
-            gumbel = -tl.log((-tl.log(uniform)).to(tl.float32))
-            noisy = tl.where(is_kept, scaled + gumbel, float("-inf"))
+            noisy = tl.where(is_kept, scaled + gumbel(hashes), float("-inf"))
     best = tl.max(noisy, axis=0)
     winner = tl.min(tl.where(noisy == best, token_ids, vocab_size - 1), axis=0)
     place = row * tl.num_programs(1) + block

@@ -14,9 +14,10 @@ from torch.distributed.distributed_c10d import Store
 from worker.engine.device.gpu_device import GpuDevice
 
 ADDRESS = "127.0.0.1"
-# Ranks read weights at their own pace before they meet. One that is dead is noticed by its process
-# (followers.py), one that hangs by the worker, which misses the engine's steps.
+# Of a step's sums. A rank that is dead is noticed by its process (followers.py), one that hangs by
+# the worker, which misses the engine's steps.
 TIMEOUT = timedelta(minutes=10)
+_AS_LONG_AS_IT_TAKES = timedelta(days=1)
 
 
 def open_store(num_ranks: int) -> tuple[Store, int]:
@@ -50,13 +51,17 @@ class RankGroup:
     Tensors are on the group's device, contiguous, and of the same shape on every rank.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store = store
+        self._num_meetings = 0
         self.rank = rank
         self.size = size
 
     @classmethod
     def join(cls, device: GpuDevice, store: Store, rank: int, size: int) -> Self:
-        """Waits for the others. `store` is one that they all reach."""
+        """Waits for the others, as `meet` does. `store` is one that they all reach."""
+        group = cls(store, rank, size)
+        group.meet()
         on_gpu = device.torch_device.type != "cpu"
         dist.init_process_group(
             device.collectives,
@@ -66,7 +71,7 @@ class RankGroup:
             timeout=TIMEOUT,
             device_id=device.torch_device if on_gpu else None,  # connects now, not while it steps
         )
-        return cls(rank, size)
+        return group
 
     def sum(self, values: torch.Tensor) -> None:
         """In place: of all ranks' values."""
@@ -95,14 +100,25 @@ class RankGroup:
         dist.broadcast(values, 0)
 
     def first(self, values: Sequence[int], device: torch.device) -> list[int]:
-        """Rank 0's. Waits for the others."""
+        """Rank 0's. Waits for the others, as `meet` does."""
+        self.meet()
         shared = torch.tensor(values, device=device)
         self.share(shared)
         own: list[int] = shared.tolist()
         return own
 
     def least(self, value: int, device: torch.device) -> int:
-        """Of all ranks' values. Waits for them."""
+        """Of all ranks' values. Waits for them, as `meet` does."""
+        self.meet()
         values = torch.tensor([value], device=device)
         dist.all_reduce(values, op=dist.ReduceOp.MIN)
         return int(values)
+
+    def meet(self) -> None:
+        """Waits for the others, who read weights, try kernels and compile at their own pace. What
+        a device waits for in a sum ends with TIMEOUT.
+        """
+        self._num_meetings += 1
+        there = [f"meeting {self._num_meetings}: {rank}" for rank in range(self.size)]
+        self._store.set(there[self.rank], "here")
+        self._store.wait(there, _AS_LONG_AS_IT_TAKES)
