@@ -1,24 +1,38 @@
-"""`python -m tests.worker.engine.cuda.compile_kernels [all]`: what an H100 would run, compiled.
+"""`python -m tests.worker.engine.cuda.compile_kernels [8.0 | 8.6 | ... | 12.0] [all]`: what a GPU
+of that compute capability (9.0: H100) would run, compiled, and what it takes of it.
 
 The functions that launch the kernels are called with the shapes of real models, on tensors that
 have no memory; whatever they launch is compiled in place of it, specialised as it would be. Needs
-triton, and neither a GPU nor its driver.
+triton, and neither a GPU nor its driver. Fails where shared memory is too small, or where more than
+a few registers are kept in memory.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
+import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime.jit import JITFunction
 
+from worker.engine.cuda.batch.attention_tiles import (
+    Capability,
+    decode_keys,
+    extend_keys,
+    shared_bytes,
+)
 from worker.engine.cuda.batch.key_splits import KeySplits
 from worker.engine.cuda.batch.query_blocks import QueryBlocks, block_queries
 from worker.engine.cuda.kernels import layer_kernels, sampling_kernels
@@ -28,13 +42,12 @@ from worker.engine.cuda.kernels.fixed_linear import fixed_linear
 from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
 from worker.engine.cuda.kernels.page_lists import list_pages
 from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
-from worker.engine.cuda.kv.kv_dtype import KV_FP8
+from worker.engine.cuda.kv.kv_dtype import FP8_CAPABILITY, KV_FP8
 from worker.engine.cuda.layers.linear_trial import candidates
 from worker.engine.layers.attention_backend import AttentionLayer
 
-TARGET = GPUTarget("cuda", 90, 32)
 NUM_PROCESSORS = 132
-SHARED_BYTES = 227 << 10  # that a program may have there
+FEW_SPILLED_BYTES = 256  # of a thread
 NOWHERE = torch.device("meta")
 BF16, F32 = torch.bfloat16, torch.float32
 NUM_ROWS, NUM_PIECES, MAX_PAGES, NUM_PAGES, PAGE_SIZE = 6, 20, 40, 100, 16
@@ -45,8 +58,11 @@ empty = functools.partial(torch.empty, device=NOWHERE)
 class NoDriver:
     """As much of a driver as compiling asks for."""
 
+    def __init__(self, capability: Capability) -> None:
+        self._target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+
     def get_current_target(self) -> GPUTarget:
-        return TARGET
+        return self._target
 
     def get_current_device(self) -> int:
         return 0
@@ -76,20 +92,23 @@ FAMILIES = [
 ]
 
 
-def chosen() -> Iterator[Case]:
-    """One of each kind: few seconds."""
+def chosen(gpu: Capability) -> Iterator[Case]:
+    """One of each kind, and attention in bfloat16 with unusual heads: a minute."""
     heads = Heads(32, 8, 128)
+    kv_dtype = KV_FP8 if gpu >= FP8_CAPABILITY else BF16
     every_kind = {"window": 4096, "soft_cap": 50.0, "sinks": empty(32, dtype=BF16)}
-    yield from attention(heads, BF16, BF16)
-    yield from attention(heads, BF16, KV_FP8, **every_kind)
-    yield from append(heads, BF16, KV_FP8, has_norm=True)
+    yield from attention(gpu, heads, BF16, BF16)
+    yield from attention(gpu, heads, BF16, kv_dtype, **every_kind)
+    yield from append(heads, BF16, kv_dtype, has_norm=True)
     yield from layers(4096, 12288, BF16)
     yield from linears(4096, 4096, BF16)
     yield from sampling(151936)
     yield from pages()
+    for family in FAMILIES:
+        yield from attention(gpu, family, BF16, BF16)
 
 
-def all_cases() -> Iterator[Case]:
+def all_cases(gpu: Capability) -> Iterator[Case]:
     """Whatever the engine may meet."""
     kinds: list[dict[str, Any]] = [
         {},
@@ -100,14 +119,15 @@ def all_cases() -> Iterator[Case]:
     ]
     for dtype, head_dim, group in itertools.product((BF16, F32), (64, 128), (1, 2, 4, 7, 8)):
         heads = Heads(8 * group, 8, head_dim)
-        for kv_dtype, kind in itertools.product((dtype, KV_FP8), kinds):
+        kv_dtypes = (dtype, KV_FP8) if gpu >= FP8_CAPABILITY else (dtype,)
+        for kv_dtype, kind in itertools.product(kv_dtypes, kinds):
             if "sinks" in kind:
                 kind = {"sinks": empty(heads.num_heads, dtype=dtype)}
-            yield from attention(heads, dtype, kv_dtype, **kind)
-        for kv_dtype, has_norm in itertools.product((dtype, KV_FP8), (False, True)):
+            yield from attention(gpu, heads, dtype, kv_dtype, **kind)
+        for kv_dtype, has_norm in itertools.product(kv_dtypes, (False, True)):
             yield from append(heads, dtype, kv_dtype, has_norm=has_norm)
     for dtype, family in itertools.product((BF16, F32), FAMILIES):
-        yield from attention(family, dtype, dtype)
+        yield from attention(gpu, family, dtype, dtype)
     for dtype, (hidden_size, size) in itertools.product(
         (BF16, F32), ((64, 172), (1024, 3072), (2048, 6144), (4096, 12288), (8192, 28672))
     ):
@@ -120,14 +140,14 @@ def all_cases() -> Iterator[Case]:
 
 
 def attention(
-    heads: Heads, dtype: torch.dtype, kv_dtype: torch.dtype, **kind: Any
+    gpu: Capability, heads: Heads, dtype: torch.dtype, kv_dtype: torch.dtype, **kind: Any
 ) -> Iterator[Case]:
     layer = AttentionLayer(*heads, heads.head_dim**-0.5, **kind)
     q = empty(NUM_ROWS, layer.num_heads, layer.head_dim, dtype=dtype)
     pool = _pool(layer.num_kv_heads, layer.head_dim, kv_dtype)
     table = empty(NUM_ROWS, MAX_PAGES, dtype=torch.int32)
     seq_lens = empty(NUM_ROWS, dtype=torch.int32)
-    blocks = QueryBlocks(empty(NUM_ROWS, 4, dtype=torch.int32), block_queries(layer))
+    blocks = QueryBlocks(empty(NUM_ROWS, 4, dtype=torch.int32), block_queries(layer, dtype))
     splits = KeySplits(
         empty(NUM_PIECES, 3, dtype=torch.int32), empty(NUM_ROWS + 1, dtype=torch.int32)
     )
@@ -136,12 +156,25 @@ def attention(
     yield Case(
         f"decode {name}",
         lambda: decode_attention(
-            q, pool, pool, table, seq_lens, layer, splits, scratch, torch.empty_like(q)
+            q,
+            pool,
+            pool,
+            table,
+            seq_lens,
+            layer,
+            splits,
+            scratch,
+            decode_keys(layer, dtype, gpu),
+            torch.empty_like(q),
         ),
     )
     yield Case(
         f"extend {name}",
-        lambda: extend_attention(q, pool, pool, table, blocks, layer, torch.empty_like(q)),
+        lambda: extend_attention(
+            *(q, pool, pool, table, blocks, layer),
+            extend_keys(layer, dtype, gpu),
+            torch.empty_like(q),
+        ),
     )
 
 
@@ -206,21 +239,40 @@ def _pool(num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
     return empty(NUM_PAGES, PAGE_SIZE, num_kv_heads, head_dim, dtype=dtype)
 
 
-def _compile_only() -> None:
+def _compile_only(capability: Capability) -> None:
+    driver = NoDriver(capability)
+
     def compile_in_place(kernel: JITFunction[Any], grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **named: Any) -> None:
             compiled = kernel.run(*args, grid=grid, warmup=True, **named)
-            assert compiled.metadata.shared <= SHARED_BYTES, compiled.metadata
+            assert compiled.metadata.shared <= shared_bytes(capability), compiled.metadata
+            spilled = _spilled_bytes(compiled.asm["ptx"], driver.get_current_target().arch)
+            assert spilled <= FEW_SPILLED_BYTES, f"{spilled} bytes of registers lie in memory"
 
         return launch
 
-    triton.runtime.driver.set_active(NoDriver())
+    triton.runtime.driver.set_active(driver)
     JITFunction.__getitem__ = compile_in_place
 
 
+def _spilled_bytes(ptx: str, arch: int) -> int:
+    """Of a thread."""
+    target = re.search(r"\.target (sm_\w+)", ptx)
+    assert target is not None
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [get_ptxas(arch).path, "-v", f"--gpu-name={target[1]}", source, "-o", os.devnull]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(map(int, re.findall(r"(\d+) bytes spill stores", told)))
+
+
 def main(argv: list[str]) -> None:
-    _compile_only()
-    for case in all_cases() if argv == ["all"] else chosen():
+    named = [each for each in argv if each != "all"] or ["9.0"]
+    major, minor = map(int, named[0].split("."))
+    capability = (major, minor)
+    _compile_only(capability)
+    for case in (all_cases if "all" in argv else chosen)(capability):
         begin = time.monotonic()
         case.launch()
         sys.stdout.write(f"{time.monotonic() - begin:6.2f} s {case.name}\n")

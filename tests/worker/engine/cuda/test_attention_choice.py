@@ -50,6 +50,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 SINKS = AttentionLayer(32, 8, 128, 0.1, sinks=torch.zeros(32))
 SOFT_CAP = AttentionLayer(32, 8, 128, 0.1, soft_cap=30.0)
 WIDE_GROUP = AttentionLayer(64, 2, 128, 0.1)
+WIDE_HEADS = AttentionLayer(8, 1, 512, 0.1)
 OBSTACLES: list[tuple[AttentionTask, set[str]]] = [
     (make_task(), set()),
     (make_task(AttentionLayer(14, 2, 64, 0.1, window=4096)), set()),
@@ -63,6 +64,11 @@ OBSTACLES: list[tuple[AttentionTask, set[str]]] = [
     (make_task(capability=(8, 0)), {"xqa", "fa3"}),
     (make_task(capability=(10, 0)), {"fa3"}),
     (make_task(capability=(7, 5)), {"xqa", "fa2", "fa3"}),
+    (make_task(WIDE_HEADS, capability=(8, 9)), {"xqa", "fa2", "fa3"}),
+    (
+        make_task(WIDE_HEADS, dtype=F32, kv_dtype=F32, capability=(7, 5)),
+        {"triton", "xqa", "fa2", "fa3"},
+    ),
 ]
 
 

@@ -107,6 +107,7 @@ def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
             pool.page_table[:, :max_pages].contiguous().to(exact_device),
             QueryBlocks(torch.from_numpy(table).to(exact_device), 32),
             on(layer, exact_device),
+            32,
             output,
         )
         return output

@@ -114,6 +114,7 @@ def test_decode_attention(name: str, dtype: torch.dtype, device: torch.device) -
         on(layer, device),
         KeySplits(torch.from_numpy(pieces).to(device), torch.from_numpy(ends).int().to(device)),
         DecodeScratch.of(27, layer.num_heads, layer.head_dim, device),
+        32,
         output,
     )
     wanted = torch.cat([pool.attend(row, q[row : row + 1], layer) for row in range(6)])
@@ -141,6 +142,7 @@ def test_extend_attention(name: str, dtype: torch.dtype, device: torch.device) -
         pool.page_table.to(device),
         QueryBlocks(torch.from_numpy(table).to(device), 8),
         on(layer, device),
+        32,
         output,
     )
     starts = np.cumsum([0, *query_lens]).tolist()

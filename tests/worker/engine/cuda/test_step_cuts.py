@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from worker.engine.cuda.batch.attention_tiles import Capability, decode_keys, extend_keys
 from worker.engine.cuda.batch.gpu_batch import StepRows
 from worker.engine.cuda.batch.key_splits import MAX_SPLITS, count_splits, list_pieces
 from worker.engine.cuda.batch.query_blocks import block_queries, cut_queries, most_blocks
@@ -46,7 +48,27 @@ def test_a_block_has_room_on_a_processor() -> None:
     """Many heads on one of keys and values, and wide ones, leave room for fewer queries."""
     shapes = [(8, 8, 128), (32, 4, 64), (32, 32, 80), (16, 8, 256), (8, 1, 256), (200, 1, 128)]
     layers = [AttentionLayer(*shape, scale=1.0) for shape in shapes]
-    assert [block_queries(layer) for layer in layers] == [128, 16, 128, 32, 8, 1]
+    assert [block_queries(layer, torch.bfloat16) for layer in layers] == [128, 16, 128, 32, 8, 1]
+    assert [block_queries(layer, torch.float32) for layer in layers] == [32, 4, 32, 16, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("capability", "extend", "decode"),
+    [
+        ((9, 0), [64, 64, 64, 64, 64], [64, 64, 64, 64, 32]),  # H100
+        ((8, 0), [32, 32, 32, 32, 32], [64, 64, 64, 64, 32]),  # A100
+        ((8, 9), [32, 32, 32, 32, 32], [64, 64, 64, 64, 32]),  # L4
+        ((12, 0), [32, 32, 32, 32, 32], [64, 64, 64, 64, 32]),  # RTX 5090
+        ((7, 5), [32, 32, 32, 16, 16], [64, 64, 64, 32, 16]),  # T4
+    ],
+)
+def test_keys_have_room_in_shared_memory(
+    capability: Capability, extend: list[int], decode: list[int]
+) -> None:
+    shapes = [(8, 8, 64), (32, 8, 128), (48, 1, 128), (16, 8, 256), (8, 1, 512)]
+    layers = [AttentionLayer(*shape, scale=1.0) for shape in shapes]
+    assert [extend_keys(layer, torch.bfloat16, capability) for layer in layers] == extend
+    assert [decode_keys(layer, torch.bfloat16, capability) for layer in layers] == decode
 
 
 def test_every_query_is_in_one_block() -> None:

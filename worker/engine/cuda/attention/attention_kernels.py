@@ -135,7 +135,7 @@ class AttentionKernels:
     ) -> AttentionPart:
         match part, kernel:
             case "decode", "triton":
-                return TritonDecode(pool, layers, self._device, self._step.max_running)
+                return TritonDecode(pool, layers, self._device, self._dtype, self._step.max_running)
             case "prefill", "triton":
                 return self._make_extend(pool, layers)
             case "decode", "xqa":
@@ -166,7 +166,9 @@ class AttentionKernels:
 
     def _make_extend(self, pool: GpuKVPool, layers: Sequence[AttentionLayer]) -> TritonExtend:
         step = self._step
-        return TritonExtend(pool, layers, self._device, step.max_running, step.max_step_tokens)
+        return TritonExtend(
+            pool, layers, self._device, self._dtype, step.max_running, step.max_step_tokens
+        )
 
     @cached_property
     def _floats(self) -> torch.Tensor:

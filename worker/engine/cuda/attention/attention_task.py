@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from shared.installation import install_command
+from worker.engine.cuda.batch.attention_tiles import least_bytes, shared_bytes
 from worker.engine.device.dtype_name import dtype_name
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine_link.engine_config import DecodeKernelName, PrefillKernelName
@@ -42,7 +43,7 @@ class AttentionTask:
     def obstacle(self, kernel: KernelName) -> str | None:
         """Why a kernel cannot do it, as far as that is known before it is tried."""
         if kernel == "triton":
-            return None
+            return self._obstacle_of_triton()
         if find_spec("flashinfer") is None:
             return f"flashinfer is not installed: {install_command('cuda')}"
         if self.dtype not in (torch.bfloat16, torch.float16):
@@ -59,6 +60,16 @@ class AttentionTask:
                 return self._obstacle_of_fa2()
             case "fa3":
                 return self._obstacle_of_fa3()
+
+    def _obstacle_of_triton(self) -> str | None:
+        room = shared_bytes(self.capability)
+        for layer in self.layers:
+            if (needed := least_bytes(layer, self.dtype)) > room:
+                return (
+                    f"heads of {layer.head_dim} values in {dtype_name(self.dtype)} need "
+                    f"{needed >> 10} KiB of shared memory, this GPU has {room >> 10}"
+                )
+        return None
 
     def _obstacle_of_xqa(self) -> str | None:
         major, minor = self.capability

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from worker.engine.cuda.batch.attention_tiles import decode_keys, extend_keys
 from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.batch.key_splits import KeySplits, count_splits, list_pieces
 from worker.engine.cuda.batch.query_blocks import (
@@ -36,11 +37,13 @@ class TritonDecode:
         pool: GpuKVPool,
         layers: Sequence[AttentionLayer],
         device: GpuDevice,
+        dtype: torch.dtype,  # of the queries
         max_rows: int,
     ) -> None:
         self._pool = pool
         self._layers = layers
         self._device = device
+        self._num_keys = [decode_keys(layer, dtype, device.capability) for layer in layers]
         num_programs = device.num_processors * PROGRAMS_PER_PROCESSOR
         fewest_heads = min(layer.num_kv_heads for layer in layers)
         self._num_wanted = max(1, num_programs // fewest_heads)
@@ -76,6 +79,7 @@ class TritonDecode:
             self._layers[layer_id],
             KeySplits(self._pieces[: num_rows + self._num_wanted], self._ends[: num_rows + 1]),
             self._scratch,
+            self._num_keys[layer_id],
             output[:num_rows],
         )
 
@@ -88,13 +92,15 @@ class TritonExtend:
         pool: GpuKVPool,
         layers: Sequence[AttentionLayer],
         device: GpuDevice,
+        dtype: torch.dtype,  # of the queries
         max_rows: int,
         max_tokens: int,
     ) -> None:
         self._pool = pool
         self._layers = layers
         self._device = device
-        self._num_queries = min(map(block_queries, layers))
+        self._num_keys = [extend_keys(layer, dtype, device.capability) for layer in layers]
+        self._num_queries = min(block_queries(layer, dtype) for layer in layers)
         # A graph has rows for as many that decode, for as many chunks, and one of padding.
         most = most_blocks(2 * max_rows + 1, max_tokens, self._num_queries)
         self._table = torch.zeros(most, 4, dtype=torch.int32, device=device.torch_device)
@@ -119,5 +125,6 @@ class TritonExtend:
             batch.page_table,
             QueryBlocks(self._table[: self._num_blocks], self._num_queries),
             self._layers[layer_id],
+            self._num_keys[layer_id],
             output,
         )

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.cuda.batch.attention_tiles import MOST_KEYS
 from worker.engine.request.token_ranges import Ints, ranges_before
 
 MAX_SPLITS = 128  # of a row: one alone, of one KV head, has a program on each multiprocessor
-MIN_PIECE_KEYS = 64  # of one block: what a program reads at a time
+MIN_PIECE_KEYS = MOST_KEYS  # of one block
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,12 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.cuda.batch.attention_tiles import extend_rows
 from worker.engine.cuda.batch.gpu_batch import StepRows
 from worker.engine.layers.attention_backend import AttentionLayer
-
-# More rows, or wider ones, and a program of the extend kernel runs out of registers.
-BLOCK_ROWS = 128
-BLOCK_VALUES = BLOCK_ROWS * 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,9 +43,9 @@ def cut_queries(rows: StepRows, num_queries: int) -> npt.NDArray[np.int32]:
     return table[np.argsort(-table[:, 2], kind="stable")]
 
 
-def block_queries(layer: AttentionLayer) -> int:
+def block_queries(layer: AttentionLayer, dtype: torch.dtype) -> int:
     """The queries of a full block: each has a row for every head that shares its KV head."""
-    num_rows = min(BLOCK_ROWS, BLOCK_VALUES // layer.head_dim)
+    num_rows = extend_rows(dtype, layer.head_dim)
     return max(1, num_rows * layer.num_kv_heads // layer.num_heads)
 
 

@@ -12,13 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
-from worker.engine.cuda.batch.key_splits import MIN_PIECE_KEYS, KeySplits
+from worker.engine.cuda.batch.attention_tiles import MIN_TILE
+from worker.engine.cuda.batch.key_splits import KeySplits
 from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.layers.attention_backend import AttentionLayer
 
-BLOCK_KEY_BYTES = 64 << 10  # of the keys that are read at a time: more stages of them have no room
 BLOCK_SPLITS = 16  # of a row, that are merged at a time: most have one
-MIN_ROWS = MIN_DIM = 16  # of a matrix product on tensor cores
 NO_WINDOW = 1 << 30
 NO_CHUNK = 1 << 30
 
@@ -49,12 +48,13 @@ def decode_attention(
     layer: AttentionLayer,
     splits: KeySplits,
     scratch: DecodeScratch,
+    num_keys: int,  # that a program reads at a time
     output: torch.Tensor,  # as `q`, written: but for rows that have no pieces
 ) -> None:
     """Keys and values of the queries' own tokens are in the pool already."""
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = keys.shape[1:3]
-    block_dim = max(MIN_DIM, triton.next_power_of_2(head_dim))
+    block_dim = max(MIN_TILE, triton.next_power_of_2(head_dim))
     _split_kernel[(len(splits.pieces), num_kv_heads)](
         q,
         keys,
@@ -74,8 +74,8 @@ def decode_attention(
         PAGE_SIZE=page_size,
         HEAD_DIM=head_dim,
         BLOCK_DIM=block_dim,
-        ROWS=max(MIN_ROWS, triton.next_power_of_2(num_heads // num_kv_heads)),
-        BLOCK_KEYS=min(MIN_PIECE_KEYS, BLOCK_KEY_BYTES // (block_dim * q.element_size())),
+        ROWS=max(MIN_TILE, triton.next_power_of_2(num_heads // num_kv_heads)),
+        BLOCK_KEYS=num_keys,
         HAS_SOFT_CAP=layer.soft_cap is not None,
         num_warps=4,
         num_stages=3,

@@ -12,12 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
+from worker.engine.cuda.batch.attention_tiles import MIN_TILE
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
-from worker.engine.cuda.kernels.decode_attention import MIN_DIM, MIN_ROWS, NO_CHUNK, NO_WINDOW
+from worker.engine.cuda.kernels.decode_attention import NO_CHUNK, NO_WINDOW
 from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.layers.attention_backend import AttentionLayer
-
-BLOCK_KEY_BYTES = 128  # of one dimension of the keys
 
 
 def extend_attention(
@@ -27,6 +26,7 @@ def extend_attention(
     page_table: torch.Tensor,  # [num_rows, max_pages] int32
     blocks: QueryBlocks,
     layer: AttentionLayer,
+    num_keys: int,  # that a program reads at a time
     output: torch.Tensor,  # [num_tokens, num_heads, head_dim], written where the blocks say
 ) -> None:
     """Keys and values of the queries' own tokens are in the pool already."""
@@ -50,10 +50,10 @@ def extend_attention(
         NUM_KV_HEADS=num_kv_heads,
         PAGE_SIZE=page_size,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=max(MIN_DIM, triton.next_power_of_2(head_dim)),
+        BLOCK_DIM=max(MIN_TILE, triton.next_power_of_2(head_dim)),
         BLOCK_QUERIES=blocks.num_queries,
-        ROWS=max(MIN_ROWS, triton.next_power_of_2(blocks.num_queries * group)),
-        BLOCK_KEYS=BLOCK_KEY_BYTES // q.element_size(),
+        ROWS=max(MIN_TILE, triton.next_power_of_2(blocks.num_queries * group)),
+        BLOCK_KEYS=num_keys,
         HAS_LIMIT=layer.window is not None or layer.chunk is not None,
         HAS_SOFT_CAP=layer.soft_cap is not None,
         HAS_SINKS=layer.sinks is not None,

@@ -1,0 +1,91 @@
+"""How many queries and keys a program of an attention kernel multiplies at a time.
+
+More of both read less memory; too many leave no registers, or more shared memory than the GPU has
+(CUDA C++ Programming Guide, table "Technical specifications per compute capability").
+`tests/worker/engine/cuda/compile_kernels.py` compiles them for each GPU, and counts both.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from worker.engine.layers.attention_backend import AttentionLayer
+
+Capability = tuple[int, int]
+
+MIN_TILE = 16  # rows, keys or dimensions of a matrix product on tensor cores
+MOST_KEYS = 64
+
+_KIB = 1024
+_SHARED_BYTES = {  # that a program may have
+    (7, 0): 96 * _KIB,
+    (7, 5): 64 * _KIB,
+    (8, 0): 163 * _KIB,
+    (8, 7): 163 * _KIB,
+    (9, 0): 227 * _KIB,
+    (10, 0): 227 * _KIB,
+    (10, 3): 227 * _KIB,
+    (11, 0): 227 * _KIB,
+}
+_LEAST_SHARED_BYTES = 99 * _KIB  # 8.6, 8.9, 12.0, 12.1
+_WIDE_PRODUCTS = (9, 10)  # major versions: four warps multiply together, out of shared memory
+
+
+def shared_bytes(capability: Capability) -> int:
+    """That a program may have."""
+    return _SHARED_BYTES.get(capability, _LEAST_SHARED_BYTES)
+
+
+def extend_rows(dtype: torch.dtype, head_dim: int) -> int:
+    """Queries times the heads that share a KV head, of the extend kernel's programs."""
+    rows = 32 if dtype == torch.float32 else 128
+    dims = 256 if dtype == torch.float32 else 128
+    return min(rows, rows * dims // _power_of_two(head_dim))
+
+
+def extend_keys(layer: AttentionLayer, dtype: torch.dtype, capability: Capability) -> int:
+    """That the extend kernel's programs read at a time."""
+    most = MOST_KEYS if capability[0] in _WIDE_PRODUCTS else MOST_KEYS // 2
+    if dtype == torch.float32:
+        most = MIN_TILE
+    rows = max(_least_rows(layer), extend_rows(dtype, layer.head_dim))
+    return _fitting(most, rows, layer, dtype, capability)
+
+
+def decode_keys(layer: AttentionLayer, dtype: torch.dtype, capability: Capability) -> int:
+    """That the decode kernel's programs read at a time."""
+    rows = _least_rows(layer)
+    values = (1 << 16) // rows if dtype == torch.float32 else 1 << 14
+    most = max(MIN_TILE, min(MOST_KEYS, values // _power_of_two(layer.head_dim)))
+    return _fitting(most, rows, layer, dtype, capability)
+
+
+def least_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:
+    """Of shared memory, that the smallest program takes."""
+    return _taken_bytes(_least_rows(layer), MIN_TILE, layer, dtype)
+
+
+def _least_rows(layer: AttentionLayer) -> int:
+    """Of one query: the heads that share a KV head."""
+    return max(MIN_TILE, _power_of_two(layer.num_heads // layer.num_kv_heads))
+
+
+def _fitting(
+    num_keys: int, rows: int, layer: AttentionLayer, dtype: torch.dtype, capability: Capability
+) -> int:
+    """So many, or fewer where there is too little shared memory."""
+    room = shared_bytes(capability)
+    while num_keys > MIN_TILE and _taken_bytes(rows, num_keys, layer, dtype) > room:
+        num_keys //= 2
+    return num_keys
+
+
+def _taken_bytes(rows: int, num_keys: int, layer: AttentionLayer, dtype: torch.dtype) -> int:
+    """Queries, keys, values, and their weights."""
+    dims = max(MIN_TILE, _power_of_two(layer.head_dim))
+    return (dims * (rows + 2 * num_keys) + rows * num_keys) * dtype.itemsize
+
+
+def _power_of_two(number: int) -> int:
+    """The least that is not smaller."""
+    return 1 << (number - 1).bit_length()
