@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shared.checkpoint.hearing_files import hearing_card, hears
 from shared.checkpoint.hub import fetch, is_hub_id
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.mistral_folder import is_mistral_folder, mistral_folder
@@ -58,6 +59,7 @@ _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num
 _CONTEXT_KEYS = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
     "model_max_length",
+    "max_target_positions",
 )
 
 
@@ -261,6 +263,7 @@ class ModelFiles:
         if is_classifier(self.config):
             classifier = classifier_card(self.path, self.config)
         processors = self.options.processor_file()
+        hearing = hearing_card(self.path, self.config)
         sight = sight_card(self.path, self.config)
         vision = VisionCard.maybe_of(sight)
         return ModelCard(
@@ -278,7 +281,9 @@ class ModelFiles:
             default_min_p=self._default("min_p", float),
             default_repetition_penalty=self._default("repetition_penalty", float),
             can_generate=self._can_generate,
-            embedding=None if classifier else embedding_card(self.path, self._text_config),
+            embedding=(
+                None if classifier or hearing else embedding_card(self.path, self._text_config)
+            ),
             score=self._score_card(bundle, classifier),
             classifier=classifier,
             vision=vision,
@@ -289,6 +294,7 @@ class ModelFiles:
             keeps_states=keeps_states(self.config),
             logits_processors=() if processors is None else processors.names,
             own_sight=sight if vision is None else None,
+            hearing=hearing,
         )
 
     @property
@@ -305,7 +311,8 @@ class ModelFiles:
 
     @property
     def _can_generate(self) -> bool:
-        return self._has_head and not is_classifier(self.config) and not is_embedder(self.path)
+        reads_alone = is_classifier(self.config) or is_embedder(self.path) or hears(self.config)
+        return self._has_head and not reads_alone
 
     def _score_card(
         self, bundle: TokenizerBundle, classifier: ClassifierCard | None

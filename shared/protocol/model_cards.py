@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from shared.protocol.hearing_card import HearingCard
 from shared.protocol.image_sizes import FixedSize
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind
@@ -125,6 +126,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     kv_dtype: str = ""  # of keys and values, like "int8"; empty: the model's
     keeps_states: bool = False  # of recurrent layers, which know no token but their last
     own_sight: SightCard | None = None  # from level 3 on: set where `vision` cannot tell it
+    hearing: HearingCard | None = None  # set: it transcribes audio, and does nothing else
     logits_processors: tuple[str, ...] = ()  # of the operator's file, by their names
     classifier: ClassifierCard | None = None  # None: it has no labels
     activations: str = ""  # what CPUs round them to, like "int8"; empty: as the checkpoint says

@@ -1,4 +1,4 @@
-"""What of a prompt is too large to travel inside its request: many tokens, pixels, embeddings."""
+"""What of a prompt does not travel inside its request: many tokens, pixels, embeddings, audio."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ class PromptData(msgspec.Struct, frozen=True):
     """All that a run of a request needs besides the request."""
 
     prompt_ids: bytes  # little-endian uint32
-    pixels: tuple[bytes, ...] = ()  # of each image of the request, or the rows of its embeddings
+    pixels: tuple[
+        bytes, ...
+    ] = ()  # of each image of the request, or the rows of its embeddings, or its audio
 
 
 def is_large(num_prompt_tokens: int, *, has_images: bool) -> bool:
@@ -68,10 +70,10 @@ def without_large_parts(
 
 def prompt_data(request: GenerateRequest, stored: bytes) -> PromptData:
     """The prompt of a queued request, with its object. Raises MalformedMessage."""
-    if not request.images and request.embeds is None:
+    num_parts = len(request.images) + (request.embeds is not None) + (request.audio is not None)
+    if not num_parts:
         return PromptData(stored if request.prompt_object else request.prompt_ids)
     data = decode(PromptData, stored)
-    num_parts = len(request.images) + (request.embeds is not None)
     if len(data.pixels) != num_parts:
-        raise MalformedMessage(f"{len(data.pixels)} images or embeddings for {num_parts} places")
+        raise MalformedMessage(f"{len(data.pixels)} parts beside tokens for {num_parts} places")
     return data

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from shared.protocol.hearing_card import TranscriptRule
 from shared.protocol.trace_context import TraceContext
 
 CLASSIFY_LEVEL = 4  # of vectors that name labels, or what they are, and of independent labels
@@ -43,6 +44,8 @@ class Surface(enum.StrEnum):
     GENERATE_SO_FAR = "generate.so_far"  # its events repeat what came before
     CLASSIFY = "classify"
     POOLING = "pooling"
+    TRANSCRIPTION = "audio.transcriptions"
+    TRANSLATION = "audio.translations"
 
 
 class ParamKind(enum.StrEnum):
@@ -65,6 +68,31 @@ class AnswerFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     # A grammar lets nothing but calls through. Frontends that do not know it tell the head of a
     # call that was cut as content.
     is_calls_alone: bool = False
+
+
+class TranscriptFormat(enum.StrEnum):
+    """What a transcript is told in."""
+
+    JSON = "json"
+    TEXT = "text"
+    SRT = "srt"
+    VERBOSE_JSON = "verbose_json"
+    VTT = "vtt"
+
+    @property
+    def is_json(self) -> bool:
+        return self in (TranscriptFormat.JSON, TranscriptFormat.VERBOSE_JSON)
+
+
+class TranscriptReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the tokens of a transcript become an answer."""
+
+    format: TranscriptFormat
+    rule: TranscriptRule
+    seconds: float  # of audio
+    temperature: float
+    language: str = ""  # "": the first token tells it
+    languages: dict[str, int] = {}  # by code, where it does
 
 
 class EncodingFormat(enum.StrEnum):
@@ -166,6 +194,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     num_logprob_ids: int = 0  # alternatives behind the likeliest, which the request names
     prompt_start: int = 0  # logprobs of the prompt are told from this token on
     is_by_token: bool = False  # a result that is no text: it is a vector of each token
+    transcript: TranscriptReply | None = None
 
     @property
     def num_alternatives(self) -> int | None:

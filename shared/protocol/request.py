@@ -54,6 +54,13 @@ class PromptEmbeds(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.width * self.dtype.num_bytes
 
 
+class PromptAudio(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a request hears: frames of a spectrogram, which are in the prompt's object."""
+
+    num_frames: Place  # that are not the silence behind it
+    digest: bytes  # of the frames
+
+
 class KeepPrefix(msgspec.Struct, frozen=True, omit_defaults=True):
     """A worker that runs the request evicts the beginning of its prompt after all others."""
 
@@ -88,7 +95,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     reply: SealedReply
     deadline_s: float  # budget from the moment it was queued
     prompt_ids: bytes = b""  # little-endian uint32; empty when prompt_object is set
-    # Object store name of a prompt above the inline limit, with images, or of embeddings.
+    # Object store name of a prompt above the inline limit, with images or audio, or of embeddings.
     prompt_object: str = ""
     images: tuple[ImageSpan, ...] = ()  # in their order
     priority: int = 0  # lower is earlier, as in vLLM
@@ -106,6 +113,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     may_be_copy: bool = False
     given: GivenOutput | None = None
     embeds: PromptEmbeds | None = None  # from level 4 on; None: the prompt is of tokens
+    # From level 4 on: it is transcribed. The prompt is that of the first window; the output is of
+    # one window behind the other, as shared/token_log/transcript.py reads it.
+    audio: PromptAudio | None = None
 
 
 class Readers(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -59,7 +59,7 @@ class Claimer:
         it needs.
         """
         is_new = delivery.num_delivered == 1 and not request.may_be_copy
-        is_whole = not (request.prompt_object or request.images or request.embeds)
+        is_whole = not (request.prompt_object or request.images or request.embeds or request.audio)
         return is_new and is_whole and self._adapters.has(request.adapter)
 
     def flow(self, request: GenerateRequest, delivery: Delivery) -> ClaimFlow:

@@ -123,12 +123,16 @@ class BeamHandler:
     """
 
     def __init__(
-        self, scheduler: Scheduler, stop_check: StopCheck, arrivals: Iterator[int]
+        self,
+        scheduler: Scheduler,
+        stop_check: StopCheck,
+        arrivals: Iterator[int],
+        step_ids: Iterator[int],  # below zero: the I/O process's own run ids are positive
     ) -> None:
         self._scheduler = scheduler
         self._stop_check = stop_check
         self._arrivals = arrivals
-        self._step_ids = itertools.count(-1, -1)  # the I/O process's own are positive
+        self._step_ids = step_ids
         self._runs: dict[int, _Run] = {}  # by run id
         self._owners: dict[int, _Run] = {}  # by the run ids of their steps
 
@@ -162,7 +166,7 @@ class BeamHandler:
             outputs = self._scheduler.take_ended()  # steps that were refused
         return left
 
-    def shares_of_searches(self, shares: list[RunShare]) -> list[RunShare]:
+    def own_shares(self, shares: list[RunShare]) -> list[RunShare]:
         """What steps of searches had is their searches'. Ask before `take`."""
         return [
             share

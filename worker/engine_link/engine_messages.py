@@ -39,6 +39,14 @@ class RunEmbeds(msgspec.Struct, frozen=True, array_like=True):
     rows: bytes  # [number of tokens, width]
 
 
+class RunAudio(msgspec.Struct, frozen=True, array_like=True):
+    """What a run hears."""
+
+    num_frames: int
+    digest: bytes  # of the frames
+    frames: bytes  # [num_frames and some of silence, num_mel_bins] float32, little-endian
+
+
 class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """How a run is computed, in what company, and what stays of it: the same from its request to
     the scheduler's books, so that a new option is named by who sets it and who reads it alone.
@@ -64,6 +72,7 @@ class AddRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
     options: RunOptions
     images: tuple[RunImage, ...] = ()  # in their order, without overlaps
     embeds: RunEmbeds | None = None
+    audio: RunAudio | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

@@ -19,6 +19,7 @@ from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.engine_child.engine_host import EngineHost
 from worker.engine_link.engine_messages import (
     AddRequest,
+    RunAudio,
     RunBegin,
     RunEmbeds,
     RunImage,
@@ -117,6 +118,7 @@ class Runs:
                     for each, pixels in zip(request.images, prompt.pixels, strict=False)
                 ),
                 embeds=_embeds_of(request, prompt),
+                audio=_audio_of(request, prompt),
             )
         )
 
@@ -220,7 +222,8 @@ class Runs:
 
     def _note_prompt(self, held: HeldRequest, prompt_ids: bytes) -> None:
         """The prefix is as good as here: the engine lets others wait for what it computes."""
-        if held.request.pooling is not None or not self._prefixes.is_open:
+        request = held.request
+        if request.pooling is not None or request.audio is not None or not self._prefixes.is_open:
             return
         if held.chain is None:
             held.chain = self._prefixes.chain(held.request, prompt_ids)
@@ -273,3 +276,8 @@ def _beam_text(beam: Beam, tokenizer: Tokenizer, params: TextParams) -> str:
 def _embeds_of(request: GenerateRequest, prompt: PromptData) -> RunEmbeds | None:
     embeds = request.embeds
     return None if embeds is None else RunEmbeds(embeds.width, embeds.dtype, prompt.pixels[-1])
+
+
+def _audio_of(request: GenerateRequest, prompt: PromptData) -> RunAudio | None:
+    audio = request.audio
+    return None if audio is None else RunAudio(audio.num_frames, audio.digest, prompt.pixels[-1])

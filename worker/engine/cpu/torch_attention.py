@@ -124,7 +124,7 @@ class TorchAttentionBackend:
             real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
         real_scores += group.biases[_Reach.of(layer)]
         weights = _softmax(layer, scores, num_rows).to(q.dtype)
-        rows = _weighted_sum(weights, values)[:, :num_rows]
+        rows = weighted_sum(weights, values)[:, :num_rows]
         by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         return by_head.transpose(1, 2).reshape(*q.shape[:2], -1)
 
@@ -227,7 +227,7 @@ def _softmax(layer: AttentionLayer, scores: torch.Tensor, num_rows: int) -> torc
     return weights / (1.0 + share)
 
 
-def _weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """[num_matrices, num_rows, kv_len] x [num_matrices, kv_len, head_dim]."""
     kv_len = values.shape[1]
     if kv_len <= MAX_SUMMANDS or values.dtype is not torch.float32:

@@ -27,6 +27,7 @@ from worker.engine.grammar.llguidance_backend import MIN_PARALLEL_CORES, LLGuida
 from worker.engine.loading.cpu_loader import CpuLoader
 from worker.engine.loading.encoder_loader import EncoderLoader
 from worker.engine.loading.gpu_loader import GpuLoader, TensorParallelLoader
+from worker.engine.loading.hearing_loader import HearingLoader
 from worker.engine.loading.load_progress import LoadPhases, LoadProgress
 from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader
 from worker.engine.loading.packed_loading import check_packed
@@ -61,7 +62,13 @@ MAX_PARAMETERS_OF_ONE_THREAD = 20_000_000  # below, steps are too short to be sh
 
 MakeLoader: TypeAlias = Callable[[LoadSite], ModelLoader]
 # The first one that suits a model loads it.
-LOADERS: Sequence[MakeLoader] = (TensorParallelLoader, EncoderLoader, GpuLoader, CpuLoader)
+LOADERS: Sequence[MakeLoader] = (
+    HearingLoader,
+    TensorParallelLoader,
+    EncoderLoader,
+    GpuLoader,
+    CpuLoader,
+)
 
 
 class EngineLoader:
@@ -159,6 +166,7 @@ class EngineLoader:
                 EmbedsRule(setup.config.hidden_size, loaded.no_embeds),
                 loaded.tells_hidden,
                 self._functions,
+                loaded.ears,
             ),
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
             loaded.release_cache,

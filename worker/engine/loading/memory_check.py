@@ -43,8 +43,10 @@ def check_memory(
     max_running = StepLimits.of(config, on_gpu=False).max_running
     num_snapshots = config.state_snapshots or 0  # by default they take what is left
     state_bytes = (max_running + num_snapshots) * model.state_bytes
+    cross_bytes = max_running * model.cross_bytes(dtype)
     available = available_memory_bytes()
-    if num_weight_bytes + beside.num_weight_bytes + kv_bytes + state_bytes <= available:
+    num_kept_bytes = kv_bytes + state_bytes + cross_bytes
+    if num_weight_bytes + beside.num_weight_bytes + num_kept_bytes <= available:
         return
     kept_tokens = ""
     if kv_bytes_per_token:
@@ -58,6 +60,8 @@ def check_memory(
     if state_bytes:
         told = f", state_snapshots={num_snapshots}" if num_snapshots else ""
         states = f", recurrent states {_gib(state_bytes)} (max_running={max_running}{told})"
+    if cross_bytes:
+        states = f", those of audio {_gib(cross_bytes)} (max_running={max_running})"
     draft = ""
     if beside.num_weight_bytes:
         draft = f", draft_model={config.draft_model} {_gib(beside.num_weight_bytes)}"

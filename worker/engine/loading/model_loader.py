@@ -15,6 +15,7 @@ from worker.engine.loading.load_progress import LoadProgress
 from worker.engine.lora.adapter_pool import MakeProjections
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.request.req_window import DEAF, Ears
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
 from worker.engine.schedule.kv_ledger import KVLedger
@@ -52,6 +53,7 @@ class LoadedModel:
     coded_share: float = 0.0  # of its layers' weights: what is multiplied as it is stored
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted
     remark: str = ""  # what its operator should know
+    ears: Ears = DEAF
     no_images: str = ""  # why it takes none, where another loader's would
     # Why it takes no embeddings in the place of a prompt's tokens; "": it does.
     no_embeds: str = "only models that make tokens on a CPU, with tp=1, read them"

@@ -25,9 +25,11 @@ from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.req_embeds import EmbedsRule
 from worker.engine.request.req_image import Eyes
+from worker.engine.request.req_window import DEAF, Ears, Sound
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.scheduler import Scheduler
+from worker.engine.transcribing import TranscriptionHandler
 from worker.engine_link.engine_messages import AddRequest, EngineLoad, RunOutput, StepOutput
 
 GRAMMAR_POLL_S = 0.002
@@ -54,6 +56,7 @@ class ReqParts:
     embeds: EmbedsRule
     tells_hidden: bool  # states, to requests that ask for them
     functions: TokenFunctions  # of the operator
+    ears: Ears = DEAF
 
 
 class Engine:
@@ -82,7 +85,11 @@ class Engine:
         self._refused: list[RunOutput] = []  # not told yet
         self._sent_at = 0.0  # of the monotonic clock
         self._arrivals = itertools.count()
-        self._beams = BeamHandler(scheduler, stop_check, self._arrivals)
+        step_ids = itertools.count(-1, -1)
+        self._beams = BeamHandler(scheduler, stop_check, self._arrivals, step_ids)
+        self._transcriptions = TranscriptionHandler(
+            scheduler, stop_check, self._arrivals, step_ids, parts.ears.card
+        )
         self._num_steps = 0
         self._is_paused = False
         self._has_news = False  # the load has changed, and nothing has told it
@@ -142,6 +149,7 @@ class Engine:
     def abort(self, run_id: int) -> None:
         self._scheduler.abort(run_id)
         self._beams.abort(run_id)
+        self._transcriptions.abort(run_id)
         self._grammar_queue.abandon(run_id)
         self._in_grammar_queue.pop(run_id, None)
 
@@ -165,7 +173,10 @@ class Engine:
 
     def add(self, command: AddRequest) -> None:
         self._has_news = True
-        error = self._parts.eyes.error(command) or self._parts.embeds.error(command)
+        parts = self._parts
+        error = (
+            parts.eyes.error(command) or parts.embeds.error(command) or parts.ears.error(command)
+        )
         if error is None and command.options.sampling.hidden_states:
             error = None if self._parts.tells_hidden else NO_HIDDEN
         if error is not None:
@@ -185,6 +196,7 @@ class Engine:
             self._parts.eyes.images(command),
             functions,
             self._parts.embeds.of(command),
+            Sound.maybe_of(command, self._parts.ears.card),
         )
         if adapter_id and arrival.adapter is None:
             self._refuse(command.run_id, self._parts.adapters.absence(adapter_id))
@@ -216,6 +228,9 @@ class Engine:
             self._refuse(command.run_id, NO_BEAMS)
         elif beam is not None:
             self._beams.begin(arrival, beam)
+        elif arrival.sound is not None:
+            if (output := self._transcriptions.begin(arrival, arrival.sound)) is not None:
+                self._refused.append(output)
         else:
             self._scheduler.add(Req(arrival, self._stop_check, matcher))
 
@@ -230,9 +245,11 @@ class Engine:
         load = self._load()
         outputs = ended + outputs
         shares = [] if done is None else done.shares
-        if self._beams:  # what they wait for now is over with the next step: no load to be told
-            shares = self._beams.shares_of_searches(shares)
-            outputs = self._beams.take(outputs)
+        # What they wait for now is over with the next step: no load to be told.
+        for handler in (self._transcriptions, self._beams):
+            if handler:
+                shares = handler.own_shares(shares)
+                outputs = handler.take(outputs)
         if done is None:
             return StepOutput(self._num_steps, outputs, load)
         num_tokens = done.size.num_tokens

@@ -62,6 +62,10 @@ class ModelConfig:
         """Itself, for texts up to this length; None: up to its own."""
         return self
 
+    def cross_bytes(self, dtype: torch.dtype) -> int:
+        """Of a request: keys and values of what it hears, however much it says."""
+        return 0
+
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
         """Of keys and values in `dtype`."""
         return KVLayout.of(self.attention_layers, dtype, page_size=1).bytes_per_token

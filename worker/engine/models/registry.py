@@ -10,6 +10,7 @@ from typing import Any
 
 from shared.checkpoint.formats.quantization import Quantization
 from shared.checkpoint.formats.quantization_files import read_quantization
+from shared.checkpoint.hearing_files import HEARING_ARCHITECTURE
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS, class_labels
 from shared.checkpoint.recurrent_text import SAME_ARCHITECTURES
@@ -101,6 +102,7 @@ from worker.engine.models.model_config import (
     is_classifier,
     token_ids_of,
 )
+from worker.engine.models.speech.whisper_config import read_whisper_config
 from worker.engine.models.transformers_config import (
     read_hf_config,
     read_text_config,
@@ -323,6 +325,8 @@ def _read_architecture(model_path: Path, config: ConfigFile, *, on_gpu: bool) ->
     eos_token_ids = _eos_token_ids(model_path, config)
     if architecture in ENCODERS | EMBEDDERS:
         return read_encoder_config(model_path, architecture)
+    if architecture == HEARING_ARCHITECTURE:
+        return read_whisper_config(model_path, architecture)
     if architecture in TEXT_ARCHITECTURES:
         return _read_text_model(model_path, architecture, eos_token_ids, on_gpu=on_gpu)
     if architecture in _RAW:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from worker.engine.request.req_embeds import ReqEmbeds
 from worker.engine.request.req_image import ReqImage
+from worker.engine.request.req_window import ReqWindow, Sound
 from worker.engine.request.token_functions import BoundFunction
 from worker.engine_link.engine_messages import AddRequest
 
@@ -32,6 +33,8 @@ class Arrival:
     images: Sequence[ReqImage] = ()  # in their order, without overlaps
     functions: Sequence[BoundFunction] = ()  # of the operator, that the command names
     embeds: ReqEmbeds | None = None  # None: the prompt is of tokens
+    sound: Sound | None = None  # of a run that is transcribed, a window a request
+    window: ReqWindow | None = None  # of such a request
 
     @property
     def num_prompt_tokens(self) -> int:

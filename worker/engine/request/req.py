@@ -86,6 +86,7 @@ class Req:
         "thought_limit",
         "token_ids",
         "token_vectors",
+        "window",
     )
 
     def __init__(
@@ -99,6 +100,7 @@ class Req:
         self.pooling = command.options.pooling
         self.images = arrival.images
         self.embeds = arrival.embeds
+        self.window = arrival.window
         self.adapter = arrival.adapter  # on top of the model's weights
         self.arrival = arrival.number
         self.arrived_at_s = arrival.at_s
@@ -132,6 +134,7 @@ class Req:
             matcher is not None
             or self.has_penalties
             or bool(self.functions)
+            or self.window is not None
             or (self.logit_rules is not None and self.logit_rules.max_prefix_len > 0)
         )
         self._stop_check = stop_check

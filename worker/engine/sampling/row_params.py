@@ -17,6 +17,7 @@ from worker.engine.sampling.processors.grammars import Grammars
 from worker.engine.sampling.processors.narrowing import Narrowings, narrows
 from worker.engine.sampling.processors.operator_functions import OperatorFunctions
 from worker.engine.sampling.processors.penalties import Penalties
+from worker.engine.sampling.processors.timestamps import Timestamps
 from worker.engine.sampling.processors.token_rules import (
     AllowedTokens,
     BannedTokens,
@@ -34,6 +35,7 @@ LOGITS_PROCESSORS: tuple[LogitsProcessor, ...] = (
     Grammars(),
     Penalties(),
     ForcedTokens(),
+    Timestamps(),
     Narrowings(),
 )
 

@@ -52,6 +52,7 @@ class PrefillAdder:
         self._reserve_ratio = reserve_ratio
         self._num_reserved_pages: int | None = None  # counted when somebody wants to join
         self._sees_image = False  # a new one
+        self._hears = False  # a new window
         self.token_budget = token_budget
         self.entries: list[ScheduledReq] = []
 
@@ -64,6 +65,9 @@ class PrefillAdder:
         """As much of its prefill as tokens and pages allow; maybe nothing."""
         start = req.num_scheduled
         end = min(req.num_tokens, start + self.token_budget, self._ledger.num_tokens_in_reach(req))
+        if req.window is not None and not req.window.is_heard and start < end:
+            end = start if self._hears else end  # as of images
+            self._hears = True
         if req.images and start < end:
             end = self._end_before_images(req, start, end)
             end = self._end_outside_images(req, start, end)
