@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from frontend.limits.work_limits import BatchLimits, FetchPolicy, ImageLimits, KeptRequests
+from frontend.limits.work_limits import (
+    AudioLimits,
+    BatchLimits,
+    FetchPolicy,
+    ImageLimits,
+    KeptRequests,
+)
 from frontend.parsers.plug_in import check_choices
 from frontend.parsers.reasoning import ReasoningParserName
 from frontend.parsers.tool_parsers import ToolParserName
@@ -121,6 +127,10 @@ class FrontendConfig(ClusterConfig):
     """Largest image, decoded: width times height."""
     max_image_tokens: int = 2048
     """Most tokens of an image, where a model sees larger ones as more: it is scaled to them."""
+    max_audio_bytes: int = 25 << 20
+    """Largest file of audio, as it comes."""
+    max_audio_s: float = 1800.0
+    """Longest audio."""
     fetch_images: bool = True
     """Fetch images by https: URLs for clients; else only data: URLs are taken."""
     allow_http_images: bool = False
@@ -232,6 +242,10 @@ class FrontendConfig(ClusterConfig):
             max_pixels=self.max_image_pixels,
             max_tokens=self.max_image_tokens,
         )
+
+    def audio_limits(self) -> AudioLimits:
+        """The limits of the audio of a request."""
+        return AudioLimits(self.max_audio_bytes, self.max_audio_s)
 
     def fetch_policy(self) -> FetchPolicy:
         """The rules for images by URL."""

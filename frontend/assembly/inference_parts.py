@@ -47,6 +47,7 @@ from frontend.surfaces.responses.request_keeper import RequestKeeper
 from frontend.surfaces.responses.response_starts import ResponseStarts
 from frontend.surfaces.scores.rerank_request import RerankRequests
 from frontend.surfaces.scores.score_request import ScoreRequests
+from frontend.surfaces.transcripts.transcript_request import TranscriptRequests
 from shared.protocol.reply import Surface
 
 
@@ -89,6 +90,10 @@ class SurfaceParts:
             Surface.OLLAMA_CHAT: OllamaChats(models, chats),
             Surface.OLLAMA_GENERATE: OllamaCompletions(models, chats, open_ended),
             Surface.OLLAMA_EMBED: OllamaEmbeddings(models, embeddings),
+            **{
+                surface: TranscriptRequests(models, encoder, process.audio, surface)
+                for surface in (Surface.TRANSCRIPTION, Surface.TRANSLATION)
+            },
             Surface.FORK: ForkRequests(models, encoder, streams.fork_sources),
         }
         return cls(chats, messages, JobReader(readers, process.grammars))

@@ -10,6 +10,7 @@ from typing import Self
 from nats.aio.client import Client
 
 from frontend.assembly.background import Background
+from frontend.audio.loader import AudioLoader
 from frontend.config import FrontendConfig
 from frontend.grammars.checker import GrammarChecker
 from frontend.http.http_request import CallerReader
@@ -47,6 +48,7 @@ class ProcessParts:
     intake: BodyIntake
     encoder: PromptEncoder
     images: ImageLoader
+    audio: AudioLoader
     grammars: GrammarChecker
     styles: AnswerStyles
     background: Sequence[Background]
@@ -80,6 +82,7 @@ class ProcessParts:
             intake=BodyIntake(available_memory_bytes() // _BODIES_SHARE),
             encoder=PromptEncoder(),
             images=ImageLoader(config.image_limits(), ImageFetcher(config.fetch_policy())),
+            audio=AudioLoader(config.audio_limits()),
             grammars=GrammarChecker(),
             styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
             background=background,
@@ -94,4 +97,5 @@ class ProcessParts:
         """End threads and children."""
         self.encoder.close()
         await self.images.close()
+        self.audio.close()
         self.grammars.close()

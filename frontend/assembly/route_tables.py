@@ -15,6 +15,7 @@ from frontend.openapi.document_routes import DocumentRoutes
 from frontend.page.page_document import PageDocument
 from frontend.page.page_routes import PageRoutes
 from frontend.routes.api_route import RouteTable
+from frontend.routes.audio_routes import AudioRoutes
 from frontend.routes.batch_routes import BatchRoutes
 from frontend.routes.cluster_routes import ClusterRoutes
 from frontend.routes.conversation_routes import ConversationRoutes
@@ -50,6 +51,7 @@ def route_tables(
     return [
         PageRoutes(PageDocument(config.page_origins())),
         JobRoutes(starts, models),
+        AudioRoutes(starts, process.intake, config.audio_limits()),
         MessageRoutes(starts, inference, parts.surfaces.messages, bodies),
         OllamaRoutes(inference, models, version, bodies, ping_interval_s=ping_s),
         ResponseRoutes(stored.responses, ping_s),

@@ -120,6 +120,8 @@ def _tags(wanted: Any, value: Any, steps: Sequence[_Step]) -> list[str]:
 def _choices(types: Sequence[inspect.Type]) -> list[str]:
     literals = [each for each in types if isinstance(each, inspect.LiteralType)]
     names = [str(value) for each in literals for value in each.values]
+    enums = [each for each in types if isinstance(each, inspect.EnumType)]
+    names += [str(value.value) for each in enums for value in each.cls]
     has_objects = any(isinstance(each, inspect.StructType) for each in types)
     return [*names, "an object"] if has_objects else names
 

@@ -15,6 +15,7 @@ from frontend.models.model_directory import ServedModel
 from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.tenants.tenant import EVERYBODY, Tenant
 from shared.errors import InvalidRequest, RequestTooLarge
+from shared.protocol.hearing_card import AUDIO_LEVEL
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.prompt_object import is_large
 from shared.protocol.reply import (
@@ -28,6 +29,7 @@ from shared.protocol.reply import (
     SealedReply,
     Surface,
     TextParams,
+    TranscriptReply,
 )
 from shared.protocol.request import (
     EMBEDS_LEVEL,
@@ -35,6 +37,7 @@ from shared.protocol.request import (
     GenerateRequest,
     GivenOutput,
     ImageSpan,
+    PromptAudio,
     PromptEmbeds,
 )
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
@@ -60,8 +63,11 @@ class Prompt:
     echo: str = ""  # its text, when the answer is to begin with it; of a pair, the text to be told
     second_start: int = 0  # of a pair, where the tokens of the second kind begin; 0: there are none
     images: tuple[ImageSpan, ...] = ()  # in their order
-    pixels: tuple[bytes, ...] = ()  # of each of them, or the rows of `embeds`
+    pixels: tuple[
+        bytes, ...
+    ] = ()  # of each of them, or the rows of `embeds`, or the frames of `audio`
     embeds: PromptEmbeds | None = None  # in the place of its tokens, which all are 0
+    audio: PromptAudio | None = None  # that is transcribed
 
 
 _SOON_S = 0.001  # is left at least
@@ -193,6 +199,7 @@ class Job:
     samplings: tuple[Sampling, ...] = ()  # one a prompt where they differ, all with `sampling.n`
     rids: tuple[str, ...] = ()  # what the client calls each prompt, where its answer repeats that
     fork: Fork | None = None
+    transcript: TranscriptReply | None = None
 
     @property
     def is_detached(self) -> bool:
@@ -212,7 +219,8 @@ class Job:
         classes = CLASSIFY_LEVEL if self.surface in _OF_CLASSES else 1
         levels = [sampling.params.needed_level for sampling in samplings]
         embeds = EMBEDS_LEVEL if any(prompt.embeds for prompt in self.prompts) else 1
-        return max(readers, eyes, fork, starts, classes, embeds, *levels)
+        ears = 1 if self.transcript is None else AUDIO_LEVEL
+        return max(readers, eyes, fork, starts, classes, embeds, ears, *levels)
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
         """How the outputs of one prompt are made."""
@@ -317,6 +325,7 @@ class Job:
                 rid=self.rids[prompt_idx] if self.rids else "",
                 grace_s=caller.grace_s or 0.0,
                 eos_token_ids=_overridden_eos_ids(sampling, card),
+                transcript=self.transcript,
             )
             requests.append(
                 GenerateRequest(
@@ -340,6 +349,7 @@ class Job:
                     pooling=self._pooling(prompt),
                     given=None if self.fork is None else self.fork.given,
                     embeds=prompt.embeds,
+                    audio=prompt.audio,
                 )
             )
         return requests
@@ -355,6 +365,8 @@ class Job:
         """Raises ContextLengthExceeded or InvalidRequest; a vector needs no room in the context."""
         if self.pooling is not None:
             self._check_vectors(self.pooling, len(prompt.token_ids), max_logprob_bytes)
+            return sampling.params, sampling.text
+        if prompt.audio is not None:  # its output is of many windows
             return sampling.params, sampling.text
         params, text = sampling.for_prompt(
             prompt.token_ids, self.model.card, choice_idx % sampling.n, max_logprob_bytes

@@ -1,4 +1,4 @@
-"""What an operator lets batches and images cost, and which images are fetched."""
+"""What an operator lets batches, images and audio cost, and which images are fetched."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ class ImageLimits:
     max_bytes: int  # of each, as it comes
     max_pixels: int  # of each, decoded
     max_tokens: int  # of each, where the model lets its size choose
+
+
+@dataclass(frozen=True, slots=True)
+class AudioLimits:
+    """What the audio of one request may cost."""
+
+    max_bytes: int  # as it comes
+    max_s: float  # decoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ class NatsEndpoints:
             "rerank": self._starter(Surface.RERANK),
             "classify": self._starter(Surface.CLASSIFY),
             "pooling": self._starter(Surface.POOLING),
+            "audio.transcriptions": self._starter(Surface.TRANSCRIPTION),
+            "audio.translations": self._starter(Surface.TRANSLATION),
             "responses": self._starter(Surface.RESPONSES),
             "responses.get": self._get_response,
             "responses.cancel": of_id(self._responses.cancel),

@@ -60,6 +60,11 @@ from frontend.surfaces.tokens.token_answers import (
     Tokenized,
     TokenizerInfo,
 )
+from frontend.surfaces.transcripts.transcript_answer import (
+    HeardText,
+    TranscriptDelta,
+    TranscriptDone,
+)
 from frontend.text.event_writer import ErrorAnswer
 from frontend.text.wire_struct import WireStruct
 from shared.status.health import Health
@@ -69,6 +74,7 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     Completion,
     GeneratedText,
     Infill,
+    HeardText,
     EmbeddingList,
     ScoreList,
     Ranking,
@@ -116,6 +122,7 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
 EVENTS: dict[type[WireStruct], tuple[type[WireStruct], ...]] = {
     ChatCompletion: (ChatChunk,),
     Completion: (CompletionChunk,),
+    HeardText: (TranscriptDelta, TranscriptDone),
     EmbeddingList: (Embedding, EmbeddingList),
     ScoreList: (Score, ScoreList),
     Ranking: (RankedEvent, Ranking),
@@ -129,6 +136,7 @@ EVENTS: dict[type[WireStruct], tuple[type[WireStruct], ...]] = {
 # What a stream may be read again as.
 _RESUMABLE = (
     "ChatCompletion", "Completion", "EmbeddingList", "ScoreList", "Ranking", "Generated", "Infill",
+    "HeardText",
     "ClassList", "PooledList", "Message", "OllamaChat", "OllamaGenerated", "OllamaEmbeddings",
     "Response",
 )  # fmt: skip

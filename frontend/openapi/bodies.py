@@ -74,6 +74,8 @@ from frontend.surfaces.scores.pair_request import MAX_INSTRUCTION_CHARS
 from frontend.surfaces.scores.rerank_request import TOP_N, RerankBody
 from frontend.surfaces.scores.score_request import ScoreBody
 from frontend.surfaces.tokens.token_bodies import DetokenizeBody, TemplateBody, TokenizeBody
+from frontend.surfaces.transcripts.transcript_request import TranscriptBody
+from shared.protocol.reply import TranscriptFormat
 
 _ID = {"type": "integer", "minimum": 0}
 _SESSION = optional({"type": "string", "minLength": 1, "maxLength": MAX_SESSION_CHARS})
@@ -141,6 +143,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
             ChatBatchBody,
             CompletionBody,
             InfillBody,
+            TranscriptBody,
             EmbeddingBody,
             ScoreBody,
             RerankBody,
@@ -241,6 +244,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
     }
     schemas["FileForm"] = _file_form()
+    _complete_transcript(schemas["TranscriptBody"])
     return schemas
 
 
@@ -290,6 +294,15 @@ def _file_form() -> dict[str, Any]:
         {"purpose": {"enum": [UPLOADED]}, "file": {"type": "string", "format": "binary"}},
         {"expires_after[anchor]": {"const": "created_at"}, "expires_after[seconds]": _ID},
     )
+
+
+def _complete_transcript(schema: dict[str, Any]) -> None:
+    """The same."""
+    fields = schema["properties"]
+    fields["file"] = {"type": "string", "format": "binary"}
+    fields["response_format"] = optional({"enum": [each.value for each in TranscriptFormat]})
+    fields["timestamp_granularities[]"] = fields.pop("timestamp_granularities")
+    _require(schema, "model", "file")
 
 
 def _items(max_items: int) -> dict[str, Any]:

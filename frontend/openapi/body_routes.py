@@ -20,6 +20,7 @@ from frontend.surfaces.ollama import body as ollama_body
 from frontend.surfaces.responses import request as response_request
 from frontend.surfaces.scores import rerank_request, score_request
 from frontend.surfaces.tokens import token_bodies
+from frontend.surfaces.transcripts import transcript_request
 from shared.protocol.reply import TextParams
 from shared.protocol.sampling import SamplingParams
 
@@ -106,6 +107,13 @@ TOKEN_ROUTES = (
 )
 OTHER_ROUTES = (
     BodyRoute("files", "/v1/files", "FileForm", {}, frozenset()),
+    BodyRoute(
+        "audio",
+        "/v1/audio/transcriptions",
+        "TranscriptBody",
+        transcript_request.REFUSED,
+        transcript_request.IGNORED_HERE,
+    ),
     BodyRoute("batches", "/v1/batches", "BatchBody", {}, frozenset()),
     BodyRoute("conversations", "/v1/conversations", "ConversationBody", {}, frozenset()),
     *TOKEN_ROUTES,
@@ -208,6 +216,11 @@ DEFAULT_WORDS: Mapping[str, str] = {
     "max_output_tokens": "the rest of the context",
     "purpose": "required",
     "file": "required",
+    "language": "found out, from the first 30 seconds",
+    "audio prompt": "none",
+    "audio response_format": "json",
+    "timestamp_granularities[]": "segment",
+    "audio temperature": "0",
     "input_file_id": "required",
     "endpoint": "required",
     "completion_window": "required",

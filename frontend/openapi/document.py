@@ -10,6 +10,7 @@ from frontend.openapi.answers import answer_schemas, schema_ref
 from frontend.openapi.bodies import body_schemas
 from frontend.openapi.operations import ERRORS, content_of, operation_of, start_of
 from frontend.routes.api_route import (
+    AUDIO_PATHS,
     CHAT_BATCH_PATH,
     CHAT_PATHS,
     CLASS_PATHS,
@@ -135,6 +136,7 @@ def openapi_document(version: str) -> dict[str, Any]:
         "/cluster": {"get": operation_of("cluster", "ClusterView")},
         "/cluster/events": {"get": _cluster_events()},
         "/cluster/history": {"get": operation_of("cluster_history", "ClusterHistoryView")},
+        **_audio_paths(),
         **_file_paths(),
         **_batch_paths(),
         **_twice(MODEL_PATHS, "get", operation_of("list_models", "ModelList")),
@@ -319,6 +321,17 @@ def _token_paths() -> dict[str, dict[str, Any]]:
 def _id(path: str) -> str:
     """Of an operation, where the path says what it does."""
     return path.strip("/").replace("/", "_").replace(".", "_")
+
+
+def _audio_paths() -> dict[str, dict[str, Any]]:
+    paths = {}
+    for path in AUDIO_PATHS.values():
+        operation = start_of(_id(path), "TranscriptBody", "HeardText")
+        schema = operation["requestBody"]["content"].pop("application/json")
+        operation["requestBody"]["content"]["multipart/form-data"] = schema
+        operation["responses"]["200"]["content"]["text/plain"] = _TEXT
+        paths[path] = {"post": operation}
+    return paths
 
 
 def _file_paths() -> dict[str, dict[str, Any]]:

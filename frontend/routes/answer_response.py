@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from frontend.http.error_response import (
@@ -14,7 +15,6 @@ from frontend.http.error_response import (
     JSON_LINES_HEADERS,
     ErrorBody,
     error_response,
-    json_response,
 )
 from frontend.jobs.client_request_id import HEADER as CLIENT_ID_HEADER
 from frontend.streams.generation import Generation, Interrupt, Interrupted, error_of_interrupt
@@ -122,7 +122,10 @@ class AnswerResponse:
         except Interrupted as exc:
             await self._send_interrupt(exc.interrupt, scope, receive, send, headers)
         else:
-            await json_response(body, headers=headers)(scope, receive, send)
+            transcript = self._answer.generation.reply.transcript
+            is_json = transcript is None or transcript.format.is_json
+            kind = "application/json" if is_json else "text/plain"
+            await Response(body, headers=headers, media_type=kind)(scope, receive, send)
 
     async def _send_interrupt(
         self,

@@ -14,6 +14,7 @@ from frontend.jobs.job import Caller
 from frontend.routes.answer_response import AnswerResponse
 from frontend.routes.cluster_events import ClusterEvents
 from frontend.text.event_writer import error_body
+from shared.protocol.reply import Surface
 
 # Of routes that have several: without /v1 for clients whose base URL has none.
 CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
@@ -25,6 +26,11 @@ SCORE_PATHS = ("/v1/score", "/score")
 CLASS_PATHS = ("/classify", "/v1/classify")
 POOLING_PATHS = ("/pooling", "/v1/pooling")
 RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
+
+AUDIO_PATHS = {
+    Surface.TRANSCRIPTION: "/v1/audio/transcriptions",
+    Surface.TRANSLATION: "/v1/audio/translations",
+}
 
 RouteAnswer: TypeAlias = Response | AnswerResponse | ClusterEvents
 Handler: TypeAlias = Callable[[Request, Caller], Awaitable[RouteAnswer]]

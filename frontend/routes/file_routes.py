@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import IO
 
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from frontend.http.error_response import json_response
+from frontend.http.form_body import read_form
 from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
 from frontend.stored.files.file_record import MADE, checked_ttl_s
 from frontend.stored.files.files import Files, check_purpose
 from frontend.text.event_writer import encode_json
-from shared.errors import InvalidRequest, RequestCancelled, RequestTimeout, UnsupportedParameter
+from shared.errors import InvalidRequest, UnsupportedParameter
 
-_UPLOAD_TIMEOUT_S = 600.0
-_FORM_BYTES = 64 * 1024  # of an upload, beside the file
 _PIECE_BYTES = 256 * 1024
 
 
@@ -40,7 +38,7 @@ class FileRoutes:
         ]
 
     async def upload(self, request: Request, caller: Caller) -> Response:
-        form = await self._form(request)
+        form = await read_form(request, self._files.check_size)
         try:
             check_purpose(form.get("purpose"))
             file = form.get("file")
@@ -69,41 +67,6 @@ class FileRoutes:
     async def delete(self, request: Request, caller: Caller) -> Response:
         deleted = await self._files.delete(request.path_params["file_id"], caller)
         return json_response(encode_json(deleted))
-
-    async def _form(self, request: Request) -> FormData:
-        """Raises RequestError. What is large goes to a temporary file while it comes in."""
-        kind = request.headers.get("content-type", "")
-        if not kind.lower().startswith("multipart/form-data"):
-            raise InvalidRequest(
-                f"header content-type is {kind[:80]!r}, must be multipart/form-data",
-                param="content-type",
-            )
-        length = request.headers.get("content-length", "")
-        if length.isdigit():
-            self._files.check_size(int(length) - _FORM_BYTES)
-        parser = MultiPartParser(
-            request.headers,
-            self._bounded(request),
-            max_files=1,
-            max_fields=16,
-            max_part_size=_FORM_BYTES,
-        )
-        try:
-            async with asyncio.timeout(_UPLOAD_TIMEOUT_S):
-                return await parser.parse()
-        except (MultiPartException, KeyError, UnicodeDecodeError) as exc:
-            raise InvalidRequest(f"The form cannot be read: {exc}", code="invalid_form") from exc
-        except ClientDisconnect as exc:
-            raise RequestCancelled("The client is gone.") from exc
-        except TimeoutError as exc:
-            raise RequestTimeout(f"The upload did not end within {_UPLOAD_TIMEOUT_S:g} s.") from exc
-
-    async def _bounded(self, request: Request) -> AsyncGenerator[bytes, None]:
-        num_bytes = 0
-        async for piece in request.stream():
-            num_bytes += len(piece)
-            self._files.check_size(num_bytes - _FORM_BYTES)
-            yield piece
 
 
 def _ttl_s(form: FormData) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import wave
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +28,7 @@ from frontend.routes.api_route import (
 )
 from frontend.routes.job_starts import JobStarts
 from frontend.surfaces.invocations import invocation
+from shared.protocol.hearing_card import SAMPLE_RATE
 from shared.protocol.reply import Surface
 
 PROBE_S = 20.0  # in the queue, as long as SGLang waits
@@ -83,8 +87,21 @@ def probe_of(model: ServedModel) -> tuple[Surface, dict[str, Any]]:
             "input_ids": [0],
             "sampling_params": sampling,
         }
+    if model.card.hearing is not None:
+        return Surface.TRANSCRIPTION, {"model": model.name, "file": _silence()}
     if model.card.embedding is not None:
         return Surface.EMBEDDINGS, {"model": model.name, "input": [0]}
     if model.card.classifier is not None:
         return Surface.CLASSIFY, {"model": model.name, "input": [0]}
     return Surface.SCORE, {"model": model.name, "text_1": "a", "text_2": "a"}
+
+
+def _silence() -> str:
+    """As much of it as a model hears at least: a WAV file in base64."""
+    data = io.BytesIO()
+    with wave.open(data, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(bytes(2 * SAMPLE_RATE // 5))
+    return base64.b64encode(data.getvalue()).decode()

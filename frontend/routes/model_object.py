@@ -17,7 +17,7 @@ from shared.protocol.model_cards import ModelCard
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.role_cards import ChosenParser, ChosenParsers
 
-Task = Literal["generate", "embed", "score", "classify"]
+Task = Literal["generate", "embed", "score", "classify", "transcribe"]
 
 
 class SamplingDefaults(WireStruct, frozen=True, kw_only=True):
@@ -137,5 +137,6 @@ def _tasks(card: ModelCard) -> list[Task]:
         "embed": card.embedding is not None,
         "score": card.score is not None,
         "classify": card.classifier is not None,
+        "transcribe": card.hearing is not None,
     }
     return [task for task, is_possible in can.items() if is_possible]

@@ -10,7 +10,7 @@ from typing import Self
 
 from frontend.jobs.job import Caller
 from frontend.jobs.stored_response import ResponseView
-from frontend.text.text_stream import TextStream, tells_logprobs
+from frontend.text.text_stream import TextStream, needs_token_texts
 from frontend.text.token_texts import TokenTexts
 from shared.errors import (
     DeadlineExceeded,
@@ -143,13 +143,13 @@ class Generation:
             tenant=caller.tenant.id,
             client_id=caller.client_id,
             span=caller.span,
-            token_texts=token_texts if tells_logprobs(first) else None,
+            token_texts=token_texts if needs_token_texts(first) else None,
             labels=labels if first.surface is Surface.CLASSIFY else (),
         )
         by_tokens = first.surface in _WITH_TOKEN_IDS
         counts_reasoning = first.answer is not None and first.answer.reasoning_end_id is not None
         keep_token_ids = (
-            by_tokens or counts_reasoning or first.tells_token_ids or tells_logprobs(first)
+            by_tokens or counts_reasoning or first.tells_token_ids or needs_token_texts(first)
         )
         generation.streams.extend(
             TextStream(rid, reply, generation.on_news, keep_token_ids=keep_token_ids, now=now)

@@ -14,6 +14,7 @@ from frontend.surfaces.generate.generate_events import GenerateEvents
 from frontend.surfaces.generate.growing_events import GrowingEvents
 from frontend.surfaces.infill.infill_events import InfillEvents
 from frontend.surfaces.scores.score_events import RerankEvents, ScoreEvents
+from frontend.surfaces.transcripts.transcript_events import TranscriptEvents
 from frontend.text.event_writer import EventWriter, error_body
 from frontend.text.logprob_view import MAX_EVENT_LOGPROBS
 from frontend.text.text_stream import TextStream
@@ -165,6 +166,9 @@ def writer_for(generation: Generation) -> EventWriter:
             return CompletionEvents(generation.streams, generation.token_texts)
         case Surface.INFILL:
             return InfillEvents(generation.streams)
+        case Surface.TRANSCRIPTION | Surface.TRANSLATION:
+            assert generation.token_texts is not None, "its text is made of tokens"
+            return TranscriptEvents(generation.streams[0], generation.token_texts)
         case Surface.GENERATE:
             return GenerateEvents(generation.streams, generation.token_texts)
         case Surface.GENERATE_SO_FAR:

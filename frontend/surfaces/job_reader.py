@@ -38,7 +38,8 @@ class JobReader:
 
     async def _job(self, surface: Surface, body: dict[str, Any], caller: Caller) -> Job:
         job = await self._readers[surface].job(body, caller)
-        if job.pooling is None and not job.model.card.can_generate:
+        makes_text = job.pooling is None and job.transcript is None
+        if makes_text and not job.model.card.can_generate:
             raise _generates_nothing(job.model)
         samplings = job.samplings or (job.sampling,)
         if job.model.card.keeps_states and any(each.params.beam for each in samplings):
@@ -61,6 +62,8 @@ class JobReader:
 
 def _generates_nothing(model: ServedModel) -> InvalidRequest:
     does, route = "makes embeddings", "/v1/embeddings"
+    if model.card.hearing is not None:
+        does, route = "transcribes audio", "/v1/audio/transcriptions"
     if model.card.classifier is not None:
         does, route = "classifies texts", "/classify"
     if model.card.score is not None:

@@ -84,6 +84,8 @@ def public_id(reply: ReplyParams) -> str:
             | Surface.OLLAMA_CHAT
             | Surface.OLLAMA_GENERATE
             | Surface.OLLAMA_EMBED
+            | Surface.TRANSCRIPTION
+            | Surface.TRANSLATION
         ):
             return reply.group_id
 

@@ -249,6 +249,11 @@ class TextStream:
             self.prompt_logprobs = self.prompt_logprobs or chunk.prompt_logprobs
 
 
+def needs_token_texts(reply: ReplyParams) -> bool:
+    """Whether its answer is made of the texts of its tokens."""
+    return tells_logprobs(reply) or reply.transcript is not None
+
+
 def tells_logprobs(reply: ReplyParams) -> bool:
     """Whether its client asked for logprobs, of output or prompt."""
     return reply.num_top is not None or reply.num_prompt_top is not None

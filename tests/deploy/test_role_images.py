@@ -84,7 +84,7 @@ runpy.run_module(role, run_name="__main__")
 @pytest.mark.parametrize(
     ("role", "packages", "unneeded"),
     [
-        ("frontend", ["jetflock"], {"torch", "transformers", "numpy", "safetensors"}),
+        ("frontend", ["jetflock"], {"torch", "transformers", "safetensors"}),
         ("detok", [], {"torch", "transformers", "numpy", "starlette", "uvicorn", "llguidance"}),
     ],
 )

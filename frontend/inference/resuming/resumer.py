@@ -23,7 +23,7 @@ from frontend.surfaces.answer import Answer
 from frontend.surfaces.responses.store import ResponseStore
 from frontend.text.event_id import EventId
 from frontend.text.event_writer import public_id
-from frontend.text.text_stream import tells_logprobs
+from frontend.text.text_stream import needs_token_texts
 from shared.errors import InvalidRequest, NotFound, RequestError, ResumeConflict, ServiceUnavailable
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.reply import ReplyParams, Surface
@@ -202,7 +202,7 @@ class Resumer:
         labels: Sequence[str] = ()
         if first.surface is Surface.CLASSIFY:
             labels = (await self._models.model(first.served_model)).labels
-        if tells_logprobs(first) and view is None:
+        if needs_token_texts(first) and view is None:
             token_texts = (await self._models.model(first.served_model)).text.token_texts
         budget_s = first.deadline_s or caller.deadline_s
         generation = Generation.of(

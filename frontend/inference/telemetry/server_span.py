@@ -34,6 +34,8 @@ _OPERATIONS = {  # OpenTelemetry's names, and our own for what it does not know
     Surface.RERANK: "rerank",
     Surface.CLASSIFY: "classify",
     Surface.POOLING: "pooling",
+    Surface.TRANSCRIPTION: "transcription",
+    Surface.TRANSLATION: "translation",
     Surface.FORK: "fork",
 }
 _INT64 = 1 << 63  # what the wire format takes

@@ -201,6 +201,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "pooling": {"model": MARK, "input": MARK},
     "score": {"model": MARK, "queries": MARK, "documents": [MARK]},
     "rerank": {"model": MARK, "query": MARK, "documents": [MARK]},
+    "audio.transcriptions": {"model": MARK, "file": MARK, "language": MARK},
+    "audio.translations": {"model": MARK, "file": MARK, "prompt": MARK},
     "responses": {
         "model": "tiny",
         "input": MARK,

@@ -42,6 +42,8 @@ ANSWERED = {  # these start something
     "pooling": {"model": "tiny", "input": "Hi"},
     "score": {"model": "tiny", "queries": "a", "documents": ["b"]},
     "rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
+    "audio.transcriptions": {"model": "tiny", "file": "Hi"},
+    "audio.translations": {"model": "tiny", "file": "Hi"},
     "responses": {"model": "tiny", "input": "Hi"},
     "batches": {"input_file_id": "file-x", "endpoint": "/v1/completions"},
     "files.upload": {"purpose": "batch", "filename": "a"},

@@ -1,0 +1,1 @@
+"""Makes the audio of a request into the spectrogram that the model hears."""
