@@ -28,7 +28,6 @@ from worker.engine.models.recurrent.recurrent_config import RecurrentConfig
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
 QKV_PARTS = ("q_proj", "k_proj", "v_proj")
-WINDOW_OF_LAYER_TYPE = {"full_attention": False, "sliding_attention": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,14 +468,5 @@ def windows_of_types(
 ) -> tuple[int | None, ...]:
     """`layer_types` says which layers have the window. Raises ConfigError."""
     num_layers = config.integer("num_hidden_layers")
-    if (
-        not isinstance(layer_types, list)
-        or len(layer_types) != num_layers
-        or not set(layer_types) <= set(WINDOW_OF_LAYER_TYPE)
-    ):
-        known = " or ".join(WINDOW_OF_LAYER_TYPE)
-        raise ConfigError(
-            f"{config.path}: 'layer_types' must say {known} for each of {num_layers} layers, "
-            f"not {layer_types!r}"
-        )
-    return tuple(window if WINDOW_OF_LAYER_TYPE[each] else None for each in layer_types)
+    known = {"full_attention": None, "sliding_attention": window}
+    return tuple(config.by_layer("layer_types", layer_types, known, num_layers))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -19,6 +19,8 @@ from worker.engine.layers.state_layer import StateLayer
 from worker.engine.models.vision.tower_config import TowerConfig
 
 _MAX_INTEGER = (1 << 31) - 1
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,22 @@ class ConfigFile:
         if not isinstance(value, bool):
             raise ConfigError(f"{self.path}: '{name}' must be true or false, not {value!r}")
         return value
+
+    def by_layer(
+        self, name: str, words: object, known: Mapping[Any, V], num_layers: int
+    ) -> list[V]:
+        """What `known` has for the word of each layer, where `name` is to have such a list."""
+        if (
+            not isinstance(words, list)
+            or len(words) != num_layers
+            or not all(isinstance(each, str | int) and each in known for each in words)
+        ):
+            told = " or ".join(map(str, known))
+            raise ConfigError(
+                f"{self.path}: {name!r} must say {told} for each of {num_layers} layers, "
+                f"not {words!r}"
+            )
+        return [known[each] for each in words]
 
     def section(self, name: str) -> ConfigFile | None:
         """A nested object."""

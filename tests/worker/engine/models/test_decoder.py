@@ -96,6 +96,7 @@ def test_dynamic_rope_is_made_for_the_longest_text(tmp_path: Path) -> None:
     ("values", "sentence"),
     [
         ({"layer_types": ["full_attention"]}, "must say full_attention or sliding_attention"),
+        ({"layer_types": [["full_attention"], "x"]}, "for each of 2 layers, not"),
         ({"layer_types": ["full_attention", "mamba"]}, "'mamba'"),
         ({"max_window_layers": -1}, "'max_window_layers' must be an integer of at least 0, not -1"),
         ({"sliding_window": "x"}, "'sliding_window' must be a positive integer, not 'x'"),

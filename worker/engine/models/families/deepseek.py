@@ -58,11 +58,7 @@ def glm4_moe_lite_config(
 def experts_by_layer(config: ConfigFile) -> list[bool]:
     """Whether a layer has some. Raises ConfigError."""
     types, num_layers = config.get("mlp_layer_types", None), config.integer("num_hidden_layers")
-    if not isinstance(types, list) or [*map(_TYPES_OF_MLPS.get, types)].count(None):
-        raise ConfigError(f"{config.path}: 'mlp_layer_types' must say dense or sparse: {types!r}")
-    if len(types) != num_layers:
-        raise ConfigError(f"{config.path}: 'mlp_layer_types' has not {num_layers} layers: {types}")
-    return [_TYPES_OF_MLPS[each] for each in types]
+    return config.by_layer("mlp_layer_types", types, _TYPES_OF_MLPS, num_layers)
 
 
 def v3_decoder_config(

@@ -19,6 +19,7 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import neighbours_rope_config
 
 _CHUNKS = {"full_attention": False, "chunked_attention": True}
+_ROTATES = {0: False, 1: True}  # despite the name of the list
 
 
 def llama4_config(
@@ -36,17 +37,10 @@ def llama4_config(
     )
     num_layers = model.num_layers
     chunk = config.optional_integer("attention_chunk_size", None)
-    types, rotates = config.get("layer_types", None), config.get("no_rope_layers", None)
-    for name, known, values in (
-        ("layer_types", _CHUNKS, types),
-        ("no_rope_layers", (0, 1), rotates),  # despite its name: 1 where a layer rotates
-    ):
-        if not isinstance(values, list) or len(values) != num_layers or not {*values} <= {*known}:
-            told = " or ".join(map(str, known))
-            raise ConfigError(
-                f"{config.path}: {name!r} must say {told} for each of {num_layers} layers, "
-                f"not {values!r}"
-            )
+    is_chunked, rotates = (
+        config.by_layer(name, config.get(name, None), known, num_layers)
+        for name, known in (("layer_types", _CHUNKS), ("no_rope_layers", _ROTATES))
+    )
     has_norm = config.boolean("use_qk_norm", default=True)
     has_growth = config.boolean("attn_temperature_tuning", default=True)
     growth = QueryGrowth(
@@ -64,8 +58,8 @@ def llama4_config(
         stored_names=((".mlp.gate.", ".feed_forward.router."), (".mlp.", ".feed_forward.")),
     )
     layers = [
-        replace(layer, chunk=chunk if _CHUNKS[each] else None)
-        for layer, each in zip(model.attention_layers, types, strict=True)
+        replace(layer, chunk=chunk if each else None)
+        for layer, each in zip(model.attention_layers, is_chunked, strict=True)
     ]
     size, in_layers = config.integer("intermediate_size"), config.get("moe_layers", None)
     if not isinstance(in_layers, list) or not {*in_layers} <= {*range(num_layers)}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
@@ -28,10 +27,10 @@ def smollm3_config(
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         mlp=MlpConfig(activation=activation(config)),
     )
-    rotates = config.get("no_rope_layers", None)  # despite its name: 1 where a layer rotates
-    if not isinstance(rotates, list) or len(rotates) != model.num_layers:
-        raise ConfigError(
-            f"{config.path}: 'no_rope_layers' must say 0 or 1 for each of {model.num_layers} "
-            f"layers, not {rotates!r}"
-        )
-    return with_layer_ropes(config, model, [model.rope if each else None for each in rotates])
+    ropes = config.by_layer(
+        "no_rope_layers",
+        config.get("no_rope_layers", None),
+        {0: None, 1: model.rope},  # despite the list's name
+        model.num_layers,
+    )
+    return with_layer_ropes(config, model, ropes)

@@ -30,13 +30,9 @@ def zamba2_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
-    kinds = config.get("layers_block_type", None)
     windows = same_window(config, None)
-    if not isinstance(kinds, list) or len(kinds) != len(windows) or not _KINDS.keys() >= {*kinds}:
-        raise ConfigError(
-            f"{config.path}: 'layers_block_type' must say {' or '.join(_KINDS)} for each of "
-            f"{len(windows)} layers, not {kinds!r}"
-        )
+    kinds = config.get("layers_block_type", None)
+    attends = config.by_layer("layers_block_type", kinds, _KINDS, len(windows))
     mlp = MlpConfig(activation=activation(config), up=("gate_up_proj",))
     head_dim = 2 * config.integer("hidden_size") // config.integer("num_attention_heads")
     model = decoder_config(
@@ -48,7 +44,6 @@ def zamba2_config(
         attention_scale=(head_dim / 2) ** -0.5,
         mlp=mlp,
     )
-    attends = [_KINDS[each] for each in kinds]
     hybrids = tuple(layer_id for layer_id, each in enumerate(attends) if each)
     if not config.boolean("use_mem_rope", default=False):
         model = replace(model, layer_ropes=(None,) * model.num_layers)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from shared.errors import ConfigError
 from worker.engine.layers.state_layer import StateLayer
 from worker.engine.models.model_config import ConfigFile
 
@@ -201,15 +200,5 @@ RecurrentConfig: TypeAlias = (
 
 def layers_that_attend(config: ConfigFile, num_layers: int, recurrent: str) -> list[bool]:
     """By layer: it attends, or is of the type `recurrent`. Raises ConfigError."""
-    layer_types = config.get("layer_types", None)
     known = {"full_attention": True, recurrent: False}
-    if (
-        not isinstance(layer_types, list)
-        or len(layer_types) != num_layers
-        or not all(isinstance(each, str) and each in known for each in layer_types)
-    ):
-        raise ConfigError(
-            f"{config.path}: 'layer_types' must say full_attention or {recurrent} for each of "
-            f"{num_layers} layers, not {layer_types!r}"
-        )
-    return [known[each] for each in layer_types]
+    return config.by_layer("layer_types", config.get("layer_types", None), known, num_layers)
