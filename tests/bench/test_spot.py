@@ -14,7 +14,7 @@ ROUGH = Market("rough", 30.0, outages_per_hour=20.0, outage_s=60.0)
 
 
 def test_nothing_is_lost_and_spot_is_cheaper() -> None:
-    on_demand, *others = run_all(6000.0, (1,), 400.0)
+    on_demand, *others = run_all(3000.0, (1,), 400.0)
     assert len(others) == 3 * len(MARKETS)
     [base] = on_demand.outcomes
     assert (base.num_taken, base.num_hit) == (0, 0)

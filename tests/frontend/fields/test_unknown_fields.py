@@ -19,12 +19,13 @@ from tests.frontend.conftest import Stack
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+SCHEMAS = body_schemas()
 ODD = {"mood": "good", "temprature": 2}
 
 
 @pytest.mark.parametrize("route", [*ROUTES, MESSAGES, *TOKEN_ROUTES], ids=lambda route: route.name)
 def test_every_route_knows_every_field_of_a_peer(route: Any) -> None:
-    taken = body_schemas()[route.schema]["properties"].keys() | route.refused.keys()
+    taken = SCHEMAS[route.schema]["properties"].keys() | route.refused.keys()
     assert {field.name for field in PEER_FIELDS} - taken - route.ignored == set()
 
 

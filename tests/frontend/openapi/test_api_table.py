@@ -38,6 +38,7 @@ from tests.frontend.directory import (
 from tests.frontend.fields.test_validation import chat_body, completion_body, requests_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs/api.md"
+SCHEMAS = body_schemas()
 BODIES: dict[str, dict[str, Any]] = {
     "chat": chat_body(),
     "completions": completion_body(),
@@ -147,7 +148,7 @@ async def test_what_is_refused_is_refused_by_name(route: BodyRoute) -> None:
 
 @pytest.mark.parametrize("route", ALL_ROUTES, ids=lambda route: route.name)
 async def test_what_is_ignored_changes_nothing(route: BodyRoute) -> None:
-    ignored = route.ignored - body_schemas()[route.schema]["properties"].keys()
+    ignored = route.ignored - SCHEMAS[route.schema]["properties"].keys()
     assert await requests_for(route, dict.fromkeys(ignored, "x")) == await requests_for(route, {})
 
 
@@ -155,7 +156,7 @@ async def test_what_is_ignored_changes_nothing(route: BodyRoute) -> None:
 async def test_a_default_is_the_same_as_nothing(route: BodyRoute) -> None:
     plain = await requests_for(route, {})
     num_tried = 0
-    taken = body_schemas()[route.schema]["properties"]
+    taken = SCHEMAS[route.schema]["properties"]
     for key, value in DEFAULTS.items():
         of_route, _, name = key.rpartition(" ")
         outer, _, inner = name.partition(".")

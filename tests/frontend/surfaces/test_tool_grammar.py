@@ -191,10 +191,9 @@ def check_calls(answer: Answer) -> None:
 @pytest.mark.parametrize("style", STYLES)
 def test_required_calls_are_calls_and_nothing_else(style: str, has_marks: bool) -> None:
     tokens = tokenizer(has_marks=has_marks)
+    grammar, answer = grammar_of(style, tokens, read_tools(TOOLS, "required", None))
     several = 0
     for seed in range(5):
-        use = read_tools(TOOLS, "required", None)
-        grammar, answer = grammar_of(style, tokens, use)
         told = read(answer, Walk(grammar, tokens).wander(random.Random(seed), 150))
         assert told.calls
         assert (told.content, told.reasoning) == ("", "")
