@@ -213,7 +213,8 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     max_running: int  # slots
     num_kv_tokens: int
     max_step_tokens: int  # token budget of a step
-    one_token_step_s: float = 0.0  # how long the shortest step took at warm-up
+    # How long the shortest step took at warm-up, or one that hears something: none can be shorter.
+    one_token_step_s: float = 0.0
     num_pinnable_tokens: int = 0  # KV slots that may hold prefixes which requests ask to keep
     startup_s: dict[str, float] = {}  # what each phase of the start took, in order
     remark: str = ""  # what its operator should know

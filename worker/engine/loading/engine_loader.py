@@ -132,6 +132,7 @@ class EngineLoader:
         one_token_step_s = _warm_up(
             *self._make_books(setup, loaded), budget, num_warm_up_tokens, loaded.pooling
         )
+        one_token_step_s = max(one_token_step_s, loaded.min_step_s)
         engine = self._make_engine(setup, loaded, budget, grammars)
         folder = self._config.profile_dir
         return CommandLoop(

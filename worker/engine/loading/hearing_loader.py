@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import numpy as np
+
 from shared.errors import ConfigError
+from shared.protocol.hearing_card import WINDOW_FRAMES
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import num_kv_pages
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
@@ -50,6 +54,9 @@ class HearingLoader:
         with open_weights(config, path, load_format, dtype, site.progress.on_weights) as reader:
             encoder = WhisperEncoder(config, reader, dtype)
             decoder = WhisperDecoder(config, reader, choose_linears(dtype), cross)
+        begin = time.monotonic()
+        encoder.keys_and_values(np.zeros((config.card.num_mel_bins, WINDOW_FRAMES), np.float32))
+        window_s = time.monotonic() - begin
         layout = KVLayout.of(config.attention_layers, dtype, site.config.page_size)
         pool = KVCachePool(layout, num_kv_pages(site.config, layout.bytes_per_token))
         forward = TorchForward(decoder, TorchAttentionBackend(pool, config.attention_layers))
@@ -67,6 +74,8 @@ class HearingLoader:
             make_runner,
             forward.lora_projections,
             ears=Ears(config.card),
+            min_step_s=window_s,
+            remark=f"a window of 30 s of audio is heard in {window_s:.2f} s",
             release_cache=release_cache,
         )
 

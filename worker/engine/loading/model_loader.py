@@ -54,6 +54,7 @@ class LoadedModel:
     num_weight_bytes: int = 0  # in memory, of all weights; 0: not counted
     remark: str = ""  # what its operator should know
     ears: Ears = DEAF
+    min_step_s: float = 0.0  # of a step that hears something: none can be shorter
     no_images: str = ""  # why it takes none, where another loader's would
     # Why it takes no embeddings in the place of a prompt's tokens; "": it does.
     no_embeds: str = "only models that make tokens on a CPU, with tp=1, read them"

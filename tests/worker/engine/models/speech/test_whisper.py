@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from worker.engine.cpu.cross_cache import HearingRunner
 from worker.engine.cpu.model_runner import ModelRunner
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.loop.engine import Engine
+from worker.engine.models.speech.whisper_model import WhisperEncoder
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import AddRequest, RunAudio
 
@@ -182,3 +184,16 @@ def test_what_requests_hear_is_counted(checkpoint: Path, monkeypatch: Any) -> No
     _Ears(checkpoint, max_running=4)
     with pytest.raises(ConfigError, match=r"those of audio 0\.14 GiB \(max_running=200\)"):
         _Ears(checkpoint, max_running=200, max_step_tokens=200)
+
+
+def test_an_engine_that_hears_for_long_does_not_hang(checkpoint: Path, monkeypatch: Any) -> None:
+    heard = WhisperEncoder.keys_and_values
+
+    def slow(encoder: WhisperEncoder, window: Any) -> torch.Tensor:
+        time.sleep(0.2)  # its time is what is measured
+        return heard(encoder, window)
+
+    monkeypatch.setattr(WhisperEncoder, "keys_and_values", slow)
+    ready = _Ears(checkpoint)._loop._ready
+    assert ready.one_token_step_s >= 0.2
+    assert "of audio is heard in" in ready.remark
