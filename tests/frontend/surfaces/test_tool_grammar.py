@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -147,20 +148,24 @@ def grammar_of(
     return ToolGrammar(use, answer, ids).grammar(content), answer
 
 
+@functools.lru_cache(maxsize=2)
+def tokens_of_grammars(tokenizer: str, size: int) -> LLTokenizer:
+    return LLTokenizer(tokenizer, n_vocab=size, eos_token=[IM_END])
+
+
 class Walk:
     """One output in a grammar."""
 
     def __init__(self, grammar: Grammar, tokens: Tokenizer) -> None:
-        size = tokens.get_vocab_size()
-        read_by = LLTokenizer(tokens.to_str(), n_vocab=size, eos_token=[IM_END])
         self._tokens = tokens
+        read_by = tokens_of_grammars(tokens.to_str(), tokens.get_vocab_size())
         self.matcher = LLMatcher(read_by, grammar_source(grammar), limits=parser_limits())
         assert not self.matcher.is_error(), self.matcher.get_error()
         self.ids: list[int] = []
 
     def allowed(self) -> list[int]:
         mask = int.from_bytes(self.matcher.compute_bitmask(), "little")
-        return [token_id for token_id in range(mask.bit_length()) if mask >> token_id & 1]
+        return [token_id for token_id, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
 
     def say(self, text: str) -> bool:
         for token_id in self._tokens.encode(text, add_special_tokens=False).ids:
