@@ -59,7 +59,9 @@ class DraftSetup:
 
     @property
     def memory(self) -> BesideModel:
-        num_weight_bytes = weight_bytes(self.setup.config, self.setup.dtype)
+        model, dtype = self.setup.config, self.setup.dtype
+        in_codes = may_choose_native(self.config, model, dtype)
+        num_weight_bytes = weight_bytes(model, dtype, in_codes=in_codes)
         return BesideModel(num_weight_bytes, self.kv_bytes_per_token)
 
     def beside(self, num_kv_tokens: int) -> EngineConfig:
