@@ -4,11 +4,13 @@ from __future__ import annotations
 
 FIRST_SHARE = 0.6  # of guesses that count as right before any was made
 FIRST_LEN = 2
-PROBE_STEPS = 4  # with guesses, after a wait
-MIN_WAIT = 32  # steps
-MAX_WAIT = 1024
+PROBE_STEPS = 2  # with guesses, after a wait
+MIN_WAIT = 256  # steps
+MAX_WAIT = 2048
 
 _WEIGHT = 1 / 16  # of the newest value, in a moving average
+_GUESS_WEIGHT = 1 / 32  # the same of a guess
+_NUM_PRIOR = 4  # guesses that the first opinion counts as, and the old one after a wait
 _OUTLIER = 4.0  # a time counts as at most so many times what was expected
 
 
@@ -48,6 +50,7 @@ class DraftLength:
     def __init__(self, max_len: int) -> None:
         self._max_len = max_len
         self._share = FIRST_SHARE  # of right ones among guesses behind which none was wrong
+        self._num_seen = 0  # guesses, since the last wait
         self._steps = StepLine()
         self._link_s = 0.0  # of one guess of all requests
         self._wait = MIN_WAIT
@@ -71,7 +74,9 @@ class DraftLength:
     def on_result(self, num_drafted: int, num_accepted: int) -> None:
         """Of one request's step."""
         for idx in range(min(num_accepted + 1, num_drafted)):
-            self._share += _WEIGHT * ((idx < num_accepted) - self._share)
+            self._num_seen += 1
+            weight = max(_GUESS_WEIGHT, 1 / (_NUM_PRIOR + self._num_seen))
+            self._share += weight * ((idx < num_accepted) - self._share)
 
     def on_step(self, num_reqs: int, num_rows: int, elapsed_s: float) -> None:
         """A step without prompts is done, in which so many requests had so many rows."""
@@ -80,6 +85,7 @@ class DraftLength:
             self._num_waits_left -= 1
             if self._num_waits_left == 0:
                 self._num_probes_left = PROBE_STEPS
+                self._num_seen = 0
                 self.length = min(self._max_len, FIRST_LEN)
             return
         if self._num_probes_left > 1:
