@@ -136,7 +136,14 @@ def main(
     flags = (
         *("--scripted", "--scripted-token-low", "300", "--scripted-token-high", "1200"),
         *("--scripted-token-s", str(token_s), "--queue-max-interactive", room),
-        *("--queue-max-msgs", room, "--max-running", room, "--max-step-tokens", str(num + 4096)),
+        *(
+            "--queue-max-msgs",
+            room,
+            "--max-running",
+            room,
+            "--max-step-tokens",
+            str(2 * num + 4096),
+        ),
     )
     with local_serve(*flags) as serve:
         uvloop.run(measure(serve, num, at_once, watch_s))
