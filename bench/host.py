@@ -86,7 +86,7 @@ class StepTimes:
 def make_instant_cpu(ledger: KVLedger) -> BatchRunner:
     layout = KVLayout.of([AttentionLayer(1, 1, 1, 1.0)], torch.float32, PAGE_SIZE)
     pool = KVCachePool(layout, ledger.num_pages)
-    runner = ModelRunner(InstantForward(), pool, ledger.req_to_token, VOCAB_SIZE)
+    runner = ModelRunner(InstantForward(), pool, ledger.page_tables, VOCAB_SIZE)
     runner._sampler = InstantSampler()  # type: ignore[assignment]
     return runner
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,9 @@ import numpy.typing as npt
 from shared.protocol.prefix_namespace import PublicPrefix
 from shared.protocol.sampling import PoolingKind, PoolingParams, ThinkingBudget
 from tests.worker.engine_fakes import make_add
+from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cache.state_snapshots import StateSnapshots
+from worker.engine.cache.window_pages import WindowPages, num_running_pages
 from worker.engine.loop.step_pipeline import StepPipeline
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req, ReqStatus
@@ -76,6 +79,7 @@ class FakeEntry:
     row: int
     start: int
     slots: list[int]  # of positions [0, end)
+    seen_slots: dict[int, int]  # of layers with a window, by position: what its tokens see
     token_ids: list[int]  # the same; without the last one when that is awaited
     num_samples: int
     chooses_behind_awaited: bool
@@ -87,6 +91,7 @@ class FakeStep:
 
     entries: list[FakeEntry]
     fresh_pages: list[int]
+    fresh_window_pages: list[int]
     chooses_late: bool
     copies: StateCopies
 
@@ -108,6 +113,7 @@ class FakeRunner:
         self._ledger = ledger
         self._model = model
         self._slots: dict[int, int] = {}  # slot -> hash of the tokens up to it
+        self._window_slots: dict[int, int] = {}  # the same
         self._last_token_ids: dict[int, int] = {}  # by row
         self._states: dict[int, int] = {}  # by row
         self._snapshots: dict[int, int] = {}  # states, by slot
@@ -129,10 +135,12 @@ class FakeRunner:
         must_know = any(entry.chooses_behind_awaited for entry in entries)
         assert must_know == batch.chooses_late
         self.num_late += must_know
-        return FakeStep(entries, batch.fresh_pages, batch.chooses_late, batch.copies)
+        pages, window_pages = batch.fresh_pages, list(batch.fresh_window_pages)
+        return FakeStep(entries, pages, window_pages, batch.chooses_late, batch.copies)
 
     def compute(self, step: FakeStep) -> StepResult:
-        self._wipe(step.fresh_pages)
+        self._wipe(self._slots, step.fresh_pages)
+        self._wipe(self._window_slots, step.fresh_window_pages)
         for entry in step.entries:
             if len(entry.token_ids) < len(entry.slots):
                 entry.token_ids.append(self._last_token_ids[entry.row])
@@ -140,11 +148,15 @@ class FakeRunner:
             assert len(entry.token_ids) == len(entry.slots)
             for position in range(entry.start, len(entry.slots)):
                 self._slots[entry.slots[position]] = _prefix_hash(entry, position)
+                if entry.seen_slots:
+                    self._window_slots[entry.seen_slots[position]] = _prefix_hash(entry, position)
         if self._ledger.planner is not None:
             self._go_on(step)
         for entry in step.entries:
             for position, slot in enumerate(entry.slots):
                 assert self._slots.get(slot) == _prefix_hash(entry, position)
+            for position, slot in entry.seen_slots.items():
+                assert self._window_slots.get(slot) == _prefix_hash(entry, position)
         return StepResult(
             [token_id for entry in step.entries for token_id in self._sample(entry)],
             embeddings={
@@ -179,7 +191,11 @@ class FakeRunner:
             _namespaces(req, self._ledger.page_size),
             req.row,
             entry.start,
-            [self._slot(req, position) for position in range(entry.end)],
+            [
+                _slot(self._ledger.req_to_token, req, position, self._ledger.page_size)
+                for position in range(entry.end)
+            ],
+            self._seen_slots(entry),
             [*known_ids, *entry.draft_ids],
             entry.num_samples,
             entry.has_awaited_input and req.must_know_next,
@@ -195,17 +211,28 @@ class FakeRunner:
                 self._last_token_ids[entry.row] = self._model(token_ids)
                 yield self._last_token_ids[entry.row]
 
-    def _wipe(self, pages: Sequence[int]) -> None:
+    def _seen_slots(self, entry: ScheduledReq) -> dict[int, int]:
+        ledger = self._ledger
+        if ledger.windows is None:
+            return {}
+        size = ledger.page_size
+        table, window = ledger.windows.req_to_token, ledger.windows.pages._window
+        return {
+            position: _slot(table, entry.req, position, size)
+            for position in range(max(0, entry.start - window + 1), entry.end)
+        }
+
+    def _wipe(self, slots: dict[int, int], pages: Sequence[int]) -> None:
         size = self._ledger.page_size
         for page in pages:
             for slot in range(page * size, (page + 1) * size):
-                self._slots.pop(slot, None)
+                slots.pop(slot, None)
 
-    def _slot(self, req: Req, position: int) -> int:
-        size = self._ledger.page_size
-        page = int(self._ledger.req_to_token.page_table[req.row, position // size])
-        assert page < self._ledger.num_pages, "the padding page is not for writing"
-        return page * size + position % size
+
+def _slot(table: ReqToTokenPool, req: Req, position: int, page_size: int) -> int:
+    page = int(table.page_table[req.row, position // page_size])
+    assert page != table.padding_page, "the padding page is not for writing"
+    return page * page_size + position % page_size
 
 
 def _namespaces(req: Req, page_size: int) -> Namespaces:
@@ -290,6 +317,8 @@ class DelayedRunner(FakeRunner):
         size = self._ledger.page_size
         used_pages = {slot // size for entry in in_flight.entries for slot in entry.slots}
         assert used_pages.isdisjoint(step.fresh_pages)
+        seen_slots = itertools.chain(*(entry.seen_slots.values() for entry in in_flight.entries))
+        assert {slot // size for slot in seen_slots}.isdisjoint(step.fresh_window_pages)
         run_ids = {entry.row: entry.run_id for entry in in_flight.entries}
         for entry in step.entries:
             assert run_ids.get(entry.row, entry.run_id) == entry.run_id
@@ -334,9 +363,19 @@ class Stage:
         overlap_depth: int = 0,
         max_prefill_tokens: int | None = None,
         snapshots: StateSnapshots | None = None,
+        window: int | None = None,
     ) -> None:
+        windows = None
+        if window is not None:
+            num_window_pages = num_running_pages(window, page_size, max_running, max_step_tokens)
+            windows = WindowPages(num_window_pages, page_size, window)
         self.ledger = KVLedger(
-            num_pages, page_size, max_running, max_context_len, snapshots=snapshots
+            num_pages,
+            page_size,
+            max_running,
+            max_context_len,
+            snapshots=snapshots,
+            windows=windows,
         )
         self.scheduler = Scheduler(
             self.ledger, max_running, max_context_len, VOCAB_SIZE, policy, drafter=drafter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from shared.errors import ConfigError
 from shared.host_limits import available_memory_bytes
@@ -10,20 +11,69 @@ from worker.engine_link.engine_config import EngineConfig
 
 MAX_DEFAULT_BYTES = 1 << 30
 DEFAULT_SHARE = 0.25  # of the available memory
+TAIL_SHARE = 8  # one of so many cached pages also has one in layers with a window, at least
 MAX_EMPTY_TOKENS = 1 << 22  # the books of cached pages take 31 bytes a token
 
 
-def num_kv_pages(config: EngineConfig, bytes_per_token: int) -> int:
+class PoolSize(NamedTuple):
+    """The pages of a pool: of all layers, or of those without a window where the others have pages
+    of their own.
+    """
+
+    num_pages: int
+    num_window_pages: int | None = None  # None: a page has room in all layers
+
+
+class PoolNeeds(NamedTuple):
+    """What a pool takes, of pages of `page_size` tokens."""
+
+    page_size: int
+    bytes_per_token: int  # of all layers
+    window_bytes_per_token: int = 0  # of those with a window
+    # That requests which run hold, in layers with a window, at most; None: as many as in others
+    num_running_pages: int | None = None
+
+    def of_tokens(self, num_tokens: int) -> PoolSize:
+        num_pages = num_tokens // self.page_size
+        if self.num_running_pages is None:
+            return PoolSize(num_pages)
+        num_window_pages = self.num_running_pages + -(-num_pages // TAIL_SHARE)
+        return PoolSize(num_pages, num_window_pages if num_window_pages < num_pages else None)
+
+    def of_bytes(self, num_bytes: int) -> PoolSize:
+        """The largest that takes so many."""
+        slot_bytes = num_bytes // self.page_size  # of one token of each page
+        alike = PoolSize(slot_bytes // self.bytes_per_token)
+        if self.num_running_pages is None:
+            return alike
+        # Each page of the others has a part of one with a window, beside those that run
+        num_left = slot_bytes - (self.num_running_pages + 1) * self.window_bytes_per_token
+        other_bytes = self.bytes_per_token - self.window_bytes_per_token
+        part_bytes = TAIL_SHARE * other_bytes + self.window_bytes_per_token
+        size = self.of_tokens(TAIL_SHARE * num_left // part_bytes * self.page_size)
+        return alike if size.num_window_pages is None else size
+
+    def num_bytes(self, size: PoolSize) -> int:
+        num_window_pages = size.num_pages
+        if size.num_window_pages is not None:
+            num_window_pages = size.num_window_pages
+        num_other_bytes = self.bytes_per_token - self.window_bytes_per_token
+        return self.page_size * (
+            size.num_pages * num_other_bytes + num_window_pages * self.window_bytes_per_token
+        )
+
+
+def num_kv_pages(config: EngineConfig, needs: PoolNeeds) -> PoolSize:
     """From a number of tokens, or from memory. Raises ConfigError when it is none."""
     if config.num_kv_tokens is not None:
-        num_pages = config.num_kv_tokens // config.page_size
+        size = needs.of_tokens(config.num_kv_tokens)
     else:
-        num_pages = _kv_bytes(config) // (bytes_per_token * config.page_size)
-    if num_pages < 1:
+        size = needs.of_bytes(_kv_bytes(config))
+    if size.num_pages < 1:
         raise ConfigError(
             f"the memory for keys and values does not hold one page of {config.page_size} tokens"
         )
-    return num_pages
+    return size
 
 
 def num_empty_pages(config: EngineConfig, max_running: int, max_context_len: int) -> int:

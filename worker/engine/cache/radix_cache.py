@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from worker.engine.cache.radix_node import PinRegistry, RadixNode
 from worker.engine.cache.state_snapshots import StateSnapshots
+from worker.engine.cache.window_pages import WindowPages
 
 _SLACK = 64
 
@@ -15,8 +16,8 @@ _SLACK = 64
 class MatchResult(NamedTuple):
     """The longest cached prefix: its last node and its pages. Not locked yet.
 
-    Where states are kept beside pages it ends with a page that has one. `num_known` pages are
-    cached in all.
+    Where states are kept beside pages it ends with a page that has one; where layers with a window
+    have pages of their own, with such that have them. `num_known` pages are cached in all.
     """
 
     node: RadixNode
@@ -45,9 +46,11 @@ class RadixCache:
         page_size: int,
         max_pinned_pages: int = 0,
         snapshots: StateSnapshots | None = None,  # None: pages alone tell how a text goes on
+        windows: WindowPages | None = None,  # None: a page has what all layers keep
     ) -> None:
         self.page_size = page_size
         self.snapshots = snapshots
+        self.windows = windows
         self.num_cached_pages = 0
         self.num_evictable_pages = 0
         self._num_changes = 0  # pages that came or went
@@ -60,32 +63,38 @@ class RadixCache:
     @property
     def version(self) -> int:
         """As long as it stays, so do all matches."""
-        return self._num_changes + (self.snapshots.version if self.snapshots is not None else 0)
+        others = (self.snapshots, self.windows)
+        return self._num_changes + sum(each.version for each in others if each is not None)
 
     def match(self, keys: Sequence[bytes]) -> MatchResult:
         """The longest prefix of `keys` in the tree; counts as a use of it."""
         self._clock += 1
         node = self.root
-        pages: list[int] = []
+        path: list[RadixNode] = []
         for key in keys:
             child = node.children.get(key)
             if child is None:
                 break
             child.last_access = self._clock
-            pages.append(child.page)
+            path.append(child)
             node = child
-        return self._usable(node, pages)
+        num_known = len(path)
+        del path[self._num_usable(path) :]
+        node = path[-1] if path else self.root
+        return MatchResult(node, [each.page for each in path], num_known)
 
-    def _usable(self, node: RadixNode, pages: list[int]) -> MatchResult:
-        """Of a path of pages, what a text can go on behind."""
-        num_known = num_usable = len(pages)
+    def _num_usable(self, path: list[RadixNode]) -> int:
+        """How many pages of it a text can go on behind."""
+        num_usable = len(path)
         if self.snapshots is not None:
-            while node.snapshot is None and node.parent is not None:
-                node = node.parent
+            while num_usable and path[num_usable - 1].snapshot is None:
                 num_usable -= 1
-            if node.snapshot is not None:
-                self.snapshots.use(node)
-        return MatchResult(node, pages[:num_usable], num_known)
+            if num_usable:
+                self.snapshots.use(path[num_usable - 1])
+        if self.windows is not None:
+            num_usable = self.windows.num_usable(path)
+            self.windows.use(path[idx] for idx in self.windows.tail(num_usable))
+        return num_usable
 
     def num_unheld(self, node: RadixNode) -> int:
         """How many pages a lock on the node would take from the evictable ones."""
@@ -163,10 +172,7 @@ class RadixCache:
 
         Pins are not locks: where nothing else is left, they go as well.
         """
-        path: list[RadixNode] = []
-        while node.parent is not None:
-            path.append(node)
-            node = node.parent
+        path = list(node.path_up())
         num_pinned = min(num_pages, self._pins.max_pins)
         # The deepest first: it is the first to give way.
         self._requeue(self._pins.pin(path[max(0, len(path) - num_pinned) :], until))
@@ -223,6 +229,8 @@ class RadixCache:
         self._pins.forget(node)
         if self.snapshots is not None:
             self.snapshots.forget(node)
+        if self.windows is not None:
+            self.windows.forget(node)
         self._maybe_queue(parent)
         return node.page
 

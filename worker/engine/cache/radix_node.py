@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _SLACK = 64  # entries of nodes that are pinned no more, before they are swept out
 
@@ -18,11 +18,13 @@ class RadixNode:
         "key",
         "last_access",
         "num_holders",
+        "num_window_holders",
         "page",
         "parent",
         "pinned_until",
         "queued_rank",
         "snapshot",
+        "window_page",
     )
 
     def __init__(self, parent: RadixNode | None, key: bytes, page: int, last_access: int) -> None:
@@ -36,14 +38,55 @@ class RadixNode:
         self.queued_rank: tuple[bool, int] | None = None  # its place in the eviction heap
         # The slot of the recurrent state behind it, which may leave before the page does
         self.snapshot: int | None = None
+        # The same of what layers with a window keep of its tokens: it has a page of its own
+        self.window_page: int | None = None
+        self.num_window_holders = 0  # requests whose next token sees it
 
     @property
     def eviction_rank(self) -> tuple[bool, int]:
         """The lowest goes first: of the pinned ones none, as long as there are others."""
         return self.pinned_until > 0, self.last_access
 
+    def path_up(self) -> Iterator[RadixNode]:
+        """Itself and its ancestors, but for the root."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
     def __lt__(self, other: RadixNode) -> bool:
         return self.last_access < other.last_access
+
+
+class NodeQueue:
+    """Nodes that may lose what they have beside their page. The first does so next; those that are
+    pinned after all others.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: OrderedDict[RadixNode, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, node: RadixNode) -> bool:
+        return node in self._nodes
+
+    def push(self, node: RadixNode, *, is_last: bool = True) -> None:
+        """To an end of the queue, wherever it is."""
+        self._nodes[node] = None
+        self._nodes.move_to_end(node, last=is_last)
+
+    def remove(self, node: RadixNode) -> None:
+        del self._nodes[node]
+
+    def first(self) -> RadixNode | None:
+        for _ in range(len(self._nodes)):
+            node = next(iter(self._nodes))
+            if node.pinned_until == 0:
+                break
+            self._nodes.move_to_end(node)  # once more round
+        return next(iter(self._nodes), None)
 
 
 class PinRegistry:

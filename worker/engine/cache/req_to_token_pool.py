@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ class ReqToTokenPool:
     def __init__(self, num_rows: int, max_pages: int, padding_page: int) -> None:
         self.num_rows = num_rows
         self.max_pages = max_pages
-        self._padding_page = padding_page
+        self.padding_page = padding_page
         # [num_rows, max_pages] int32
         self.page_table: npt.NDArray[np.int32] = np.full(
             (num_rows, max_pages), padding_page, np.int32
@@ -35,7 +36,7 @@ class ReqToTokenPool:
 
     def free(self, row: int) -> None:
         assert row not in self._free_rows, f"row {row} freed twice"
-        self.page_table[row] = self._padding_page
+        self.page_table[row] = self.padding_page
         self._changes[row] = 0, self.max_pages
         self._free_rows.append(row)
 
@@ -56,3 +57,10 @@ class ReqToTokenPool:
         """
         changes, self._changes = self._changes, {}
         return changes
+
+
+class PageTables(NamedTuple):
+    """Of the rows of one scheduler."""
+
+    all: ReqToTokenPool
+    windows: ReqToTokenPool | None = None  # of layers with a window; None: these have no others

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shared.host_limits import available_memory_bytes
-from worker.engine.cache.radix_node import RadixNode
+from worker.engine.cache.radix_node import NodeQueue, RadixNode
 from worker.engine_link.engine_config import EngineConfig
 
 MAX_DEFAULT_BYTES = 1 << 30
@@ -65,7 +64,7 @@ class StateSnapshots:
         self.num_latest = 0
         self.version = 0  # as long as it stays, the same pages have one
         self._free = list(range(num_slots - 1, -1, -1))
-        self._nodes: OrderedDict[RadixNode, None] = OrderedDict()  # the one found last is the last
+        self._nodes = NodeQueue()  # the one found last is the last
 
     @property
     def num_free(self) -> int:
@@ -80,14 +79,8 @@ class StateSnapshots:
         """For a request. None: requests have them all."""
         if self._free:
             return self._free.pop()
-        for _ in range(len(self._nodes)):
-            node = next(iter(self._nodes))
-            if node.pinned_until == 0:
-                break
-            self._nodes.move_to_end(node)  # once more round
-        if not self._nodes:
-            return None
-        return self._take_from(next(iter(self._nodes)))
+        node = self._nodes.first()
+        return None if node is None else self._take_from(node)
 
     def allocate_latest(self) -> int | None:
         """For what a request has computed last: it is overwritten as that goes on."""
@@ -110,7 +103,7 @@ class StateSnapshots:
         """A request's becomes that of a page, which may have one already."""
         if node.snapshot is None:
             node.snapshot = slot
-            self._nodes[node] = None
+            self._nodes.push(node)
             self.version += 1
         else:
             self.free(slot)
@@ -118,7 +111,7 @@ class StateSnapshots:
 
     def use(self, node: RadixNode) -> None:
         """It has been found."""
-        self._nodes.move_to_end(node)
+        self._nodes.push(node)
 
     def forget(self, node: RadixNode) -> None:
         """The page leaves the cache."""
@@ -140,6 +133,6 @@ class StateSnapshots:
     def _take_from(self, node: RadixNode) -> int:
         slot, node.snapshot = node.snapshot, None
         assert slot is not None
-        del self._nodes[node]
+        self._nodes.remove(node)
         self.version += 1
         return slot

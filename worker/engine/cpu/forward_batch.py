@@ -6,13 +6,13 @@ import array
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.req_to_token_pool import PageTables, ReqToTokenPool
 from worker.engine.layers.state_layer import StepStates
 from worker.engine.lora.lora_adapter import LoraBatch, lora_batch
 from worker.engine.models.model import ImageRows
@@ -27,6 +27,13 @@ class ForwardMode(enum.Enum):
 
     EXTEND = "extend"  # at least one request has several tokens
     DECODE = "decode"  # one token each
+
+
+class PagePlaces(NamedTuple):
+    """Where keys and values are, of layers whose pages have the same numbers."""
+
+    out_loc: torch.Tensor  # [num_tokens] int64, slots of the KV pool to write
+    page_table: torch.Tensor  # [num_rows, max_pages] int32; padding where no page is
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,15 @@ class ForwardBatch:
     states: StepStates | None = None  # None: no layer of the model keeps one
     # [3, num_tokens] int64, of models with three axes. None: all are `positions`.
     axis_positions: torch.Tensor | None = None
+    windows: PagePlaces | None = None  # of layers with a window; None: as all others
     reach: torch.Tensor | None = None  # [num_tokens] int64, the last position seen; None: its own
+
+    def places(self, *, has_window: bool) -> PagePlaces:
+        """Of layers whose pages are numbered by themselves, or of all others."""
+        if not has_window:
+            return PagePlaces(self.out_loc, self.page_table)
+        assert self.windows is not None
+        return self.windows
 
     @property
     def rope_positions(self) -> torch.Tensor:
@@ -56,7 +71,7 @@ class ForwardBatch:
     def from_schedule_batch(
         cls,
         batch: ScheduleBatch,
-        req_to_token: ReqToTokenPool,
+        tables: PageTables,
         page_size: int,
         last_token_ids: Mapping[Req, int | SampleError],
         image_rows: tuple[ImageRows, ...] = (),
@@ -73,11 +88,17 @@ class ForwardBatch:
         ends = np.array([entry.end for entry in entries])
         rows = [entry.req.row for entry in entries]
         max_pages = -(-int(ends.max()) // page_size)
-        page_table = req_to_token.page_table[rows, :max_pages]
         token_ends = query_lens.cumsum()
         positions = ranges_before(ends, query_lens, token_ends)
         row_of_token = np.arange(len(entries)).repeat(query_lens)
         pages, offsets = np.divmod(positions, page_size)
+
+        def places(table: ReqToTokenPool) -> PagePlaces:
+            page_table = table.page_table[rows, :max_pages]
+            out_loc = page_table[row_of_token, pages].astype(np.int64) * page_size + offsets
+            return PagePlaces(torch.from_numpy(out_loc), torch.from_numpy(page_table))
+
+        out_loc, page_table = places(tables.all)
         input_ids = _input_ids(batch)
         if batch.may_await:
             for entry, token_end in zip(entries, token_ends.tolist(), strict=True):
@@ -89,12 +110,10 @@ class ForwardBatch:
             forward_mode=ForwardMode.DECODE if query_lens.max() == 1 else ForwardMode.EXTEND,
             input_ids=torch.from_numpy(input_ids),
             positions=torch.from_numpy(positions),
-            out_loc=torch.from_numpy(
-                page_table[row_of_token, pages].astype(np.int64) * page_size + offsets
-            ),
+            out_loc=out_loc,
             query_lens=query_lens.tolist(),
             seq_lens=ends.tolist(),
-            page_table=torch.from_numpy(page_table),
+            page_table=page_table,
             sample_idx=torch.from_numpy(
                 ranges_before(token_ends, num_samples, num_samples.cumsum())
             ),
@@ -102,6 +121,7 @@ class ForwardBatch:
             loras=lora_batch([entry.req.adapter for entry in entries], query_lens),
             states=states,
             axis_positions=axis_positions,
+            windows=None if tables.windows is None else places(tables.windows),
             reach=reach,
         )
 

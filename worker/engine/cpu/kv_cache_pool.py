@@ -26,10 +26,14 @@ class KVCachePool:
     scales: only our C++ reads it.
     """
 
-    def __init__(self, layout: KVLayout, num_pages: int) -> None:
+    def __init__(
+        self, layout: KVLayout, num_pages: int, num_window_pages: int | None = None
+    ) -> None:
+        """`num_window_pages`: that groups with a window have, of their own; None: they do not."""
         self.layout = layout
         self.page_size = layout.page_size
         self.num_pages = num_pages
+        self.num_window_pages = num_window_pages
         self.num_tokens = num_pages * layout.page_size
         self._memory = CacheMemory()
         # By group, [num_layers, num_vectors, num_pages + 1, num_kv_heads, page_size, head_dim]; of
@@ -52,15 +56,25 @@ class KVCachePool:
         place = self.layout.places[layer_id]
         return self._data[place.group][place.layer].unbind(0)
 
-    def wipe(self, pages: Sequence[int]) -> None:
-        for each in self._bytes:
-            for page in pages:  # torch takes three times as long, and more for all of them at once
+    def has_window(self, layer_id: int) -> bool:
+        """Whether its pages are numbered by themselves."""
+        return self._is_apart(self.layout.groups[self.layout.places[layer_id].group])
+
+    def wipe(self, pages: Sequence[int], window_pages: Sequence[int] = ()) -> None:
+        for group, each in zip(self.layout.groups, self._bytes, strict=True):
+            # torch takes three times as long, and more for all of them at once
+            for page in window_pages if self._is_apart(group) else pages:
                 each[:, :, page] = 0
+
+    def _is_apart(self, group: KVGroup) -> bool:
+        return self.num_window_pages is not None and group.has_window
 
     def _allocate_for(self, group: KVGroup) -> torch.Tensor:
         dtype = self.layout.dtype
         vector_len = kv_vector_bytes(group.head_dim, dtype) // dtype.itemsize
         page_shape = group.num_kv_heads, self.page_size, vector_len
+        num_pages = self.num_window_pages if self._is_apart(group) else self.num_pages
+        assert num_pages is not None
         return self._memory.allocate(
-            (group.num_layers, group.num_vectors, self.num_pages + 1, *page_shape), dtype
+            (group.num_layers, group.num_vectors, num_pages + 1, *page_shape), dtype
         )

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.req_to_token_pool import PageTables
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.state_cache import StateCache
@@ -48,7 +48,7 @@ class ModelRunner:
         self,
         forward: Forward,
         kv_cache_pool: KVCachePool,
-        req_to_token: ReqToTokenPool,
+        tables: PageTables,
         num_outputs: int,  # of the model's head: the tokens to choose from
         grammars: GrammarBackend | None = None,
         image_encoder: ImageEncoder | None = None,
@@ -56,7 +56,7 @@ class ModelRunner:
     ) -> None:
         self._forward = forward
         self._kv_cache_pool = kv_cache_pool
-        self._req_to_token = req_to_token
+        self._tables = tables
         self._sampling = StepSampling(num_outputs, grammars)
         self._image_encoder = image_encoder
         self._states = states
@@ -68,11 +68,11 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, batch: ScheduleBatch) -> StepHandle:
         """Computes it at once: a CPU has nothing to do meanwhile."""
-        self._kv_cache_pool.wipe(batch.fresh_pages)
+        self._kv_cache_pool.wipe(batch.fresh_pages, batch.fresh_window_pages)
         eyes = self._image_encoder
         forward_batch = ForwardBatch.from_schedule_batch(
             batch,
-            self._req_to_token,
+            self._tables,
             self._kv_cache_pool.page_size,
             self._last_token_ids,
             (() if eyes is None else eyes.rows(image_spans(batch))) + _given_rows(batch),

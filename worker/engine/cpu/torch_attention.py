@@ -31,6 +31,13 @@ class _Reach(NamedTuple):
         return cls(layer.window, layer.chunk, layer.is_causal)
 
 
+class _Pages(NamedTuple):
+    """Which pages a layer has, and how they are divided."""
+
+    num_kv_heads: int
+    has_window: bool  # they are numbered by themselves
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Requests, or a piece of one, whose attention is two batched matrix products.
@@ -41,8 +48,8 @@ class _Group:
 
     tokens: torch.Tensor  # [num_reqs * num_queries] int64, into the step's tokens
     num_reqs: int
-    # By num_kv_heads, [num_matrices * num_pages] int64: page and head, of the pool.
-    kv_idx: dict[int, torch.Tensor]
+    # [num_matrices * num_pages] int64: page and head, of the pool.
+    kv_idx: dict[_Pages, torch.Tensor]
     # [num_reqs, 1, num_queries, 1, kv_len]: 0, or -inf for what the query cannot see.
     biases: dict[_Reach, torch.Tensor]
 
@@ -60,22 +67,20 @@ class TorchAttentionBackend:
         self._pool = pool
         self._layers = layers
         self._reaches = {*map(_Reach.of, layers)}
-        self._nums_kv_heads = {layer.num_kv_heads for layer in layers}
+        self._pages = [
+            _Pages(layer.num_kv_heads, pool.has_window(layer_id))
+            for layer_id, layer in enumerate(layers)
+        ]
         self._groups: list[_Group] = []
         self._is_one_group = False
-        # By num_kv_heads, [num_tokens * num_kv_heads] int64: token and head, of the pool.
-        self._write_idx: dict[int, torch.Tensor] = {}
+        # [num_tokens * num_kv_heads] int64: token and head, of the pool.
+        self._write_idx: dict[_Pages, torch.Tensor] = {}
 
     def plan(self, batch: ForwardBatch) -> None:
         """Once a step, before the first layer."""
         if not self._layers:
             return
-        page_size = self._pool.page_size
-        page, offset = batch.out_loc // page_size, batch.out_loc % page_size
-        self._write_idx = {
-            num_heads: (_head_pages(page, num_heads) * page_size + offset[:, None]).view(-1)
-            for num_heads in self._nums_kv_heads
-        }
+        self._write_idx = {each: self._places_to_write(batch, each) for each in {*self._pages}}
         self._groups = [*self._short_groups(batch), *self._extend_groups(batch)]
         self._is_one_group = len(self._groups) == 1  # then it has all tokens, in their order
 
@@ -89,25 +94,26 @@ class TorchAttentionBackend:
         """Writes `k` and `v`, if there are any; gives what a layer's backend gives."""
         layer = self._layers[layer_id]
         kept = self._pool.vectors(layer_id)
-        write_idx = self._write_idx[layer.num_kv_heads]
+        write_idx = self._write_idx[self._pages[layer_id]]
         for pages, new in zip(kept, (k, v), strict=False):  # of a latent, v is a part of k
             if new is not None:
                 pages.view(-1, layer.head_dim).index_copy_(0, write_idx, new.flatten(0, 1))
         q = q * layer.scale
         if self._is_one_group:
-            return self._attend(layer, q, kept, self._groups[0]).flatten(1)
+            return self._attend(layer_id, q, kept, self._groups[0]).flatten(1)
         output = q.new_empty(*q.shape[:2], layer.latent_dim or layer.head_dim)
         for group in self._groups:
-            output[group.tokens] = self._attend(layer, q[group.tokens], kept, group)
+            output[group.tokens] = self._attend(layer_id, q[group.tokens], kept, group)
         return output.flatten(1)
 
     def _attend(
         self,
-        layer: AttentionLayer,
+        layer_id: int,
         q: torch.Tensor,
         kept: tuple[torch.Tensor, ...],  # keys and values, or latents
         group: _Group,
     ) -> torch.Tensor:
+        layer = self._layers[layer_id]
         num_reqs, num_queries = group.num_reqs, len(q) // group.num_reqs
         num_kv_heads, head_dim = layer.num_kv_heads, layer.head_dim
         num_shared = layer.num_heads // num_kv_heads  # query heads of one KV head
@@ -116,7 +122,8 @@ class TorchAttentionBackend:
         rows = by_query.transpose(1, 2).reshape(-1, num_rows, head_dim)
         if num_rows % ROW_STEP:
             rows = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % ROW_STEP))
-        keys, *others = (self._gather(layer, pages, group) for pages in kept)
+        kv_idx = group.kv_idx[self._pages[layer_id]]
+        keys, *others = (self._gather(layer, pages, kv_idx, num_reqs) for pages in kept)
         values = others[0] if others else keys[..., : layer.latent_dim]
         scores = rows @ keys.transpose(1, 2)  # [num_matrices, rows, kv_len]
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
@@ -128,11 +135,18 @@ class TorchAttentionBackend:
         by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         return by_head.transpose(1, 2).reshape(*q.shape[:2], -1)
 
-    def _gather(self, layer: AttentionLayer, pages: torch.Tensor, group: _Group) -> torch.Tensor:
+    def _gather(
+        self, layer: AttentionLayer, pages: torch.Tensor, kv_idx: torch.Tensor, num_reqs: int
+    ) -> torch.Tensor:
         """[num_matrices, kv_len, head_dim]."""
         flat = pages.view(-1, self._pool.page_size * layer.head_dim)
-        gathered = flat.index_select(0, group.kv_idx[layer.num_kv_heads])
-        return gathered.view(group.num_reqs * layer.num_kv_heads, -1, layer.head_dim)
+        gathered = flat.index_select(0, kv_idx)
+        return gathered.view(num_reqs * layer.num_kv_heads, -1, layer.head_dim)
+
+    def _places_to_write(self, batch: ForwardBatch, pages: _Pages) -> torch.Tensor:
+        page_size, (out_loc, _) = self._pool.page_size, batch.places(has_window=pages.has_window)
+        first = _head_pages(out_loc // page_size, pages.num_kv_heads) * page_size
+        return (first + (out_loc % page_size)[:, None]).view(-1)
 
     def _short_groups(self, batch: ForwardBatch) -> list[_Group]:
         """Rows of a few tokens, with rows of as many and about as long: little is padded."""
@@ -146,11 +160,11 @@ class TorchAttentionBackend:
         for (query_len, _), rows in buckets.items():
             queries = torch.arange(query_len)
             seq_lens = torch.tensor([batch.seq_lens[row] for row in rows])
-            page_table = batch.page_table[rows, : self._num_pages(int(seq_lens.max()))]
+            num_pages = self._num_pages(int(seq_lens.max()))
             starts = torch.tensor([token_starts[row] for row in rows])
             tokens = (starts[:, None] + queries).view(-1)
             positions = (seq_lens - query_len)[:, None] + queries
-            groups.append(self._group(batch, tokens, page_table, positions))
+            groups.append(self._group(batch, tokens, rows, num_pages, positions))
         return groups
 
     def _extend_groups(self, batch: ForwardBatch) -> list[_Group]:
@@ -169,24 +183,24 @@ class TorchAttentionBackend:
                 kv_len = past_len + end
                 if batch.reach is not None:
                     kv_len = int(batch.reach[tokens].max()) + 1
-                page_table = batch.page_table[row : row + 1, : self._num_pages(kv_len)]
-                positions = torch.arange(past_len + start, past_len + end)
-                groups.append(self._group(batch, tokens, page_table, positions.view(1, -1)))
+                num_pages = self._num_pages(kv_len)
+                positions = torch.arange(past_len + start, past_len + end).view(1, -1)
+                groups.append(self._group(batch, tokens, [row], num_pages, positions))
         return groups
 
     def _group(
         self,
         batch: ForwardBatch,
         tokens: torch.Tensor,
-        page_table: torch.Tensor,
+        rows: list[int],
+        num_pages: int,
         positions: torch.Tensor,
     ) -> _Group:
-        """`page_table` [num_reqs, num_pages], `positions` [num_reqs, num_queries] of the tokens."""
-        num_reqs, num_pages = page_table.shape
-        kv_idx = {
-            num_heads: _head_pages(page_table, num_heads).transpose(1, 2).reshape(-1)
-            for num_heads in self._nums_kv_heads
-        }
+        """Of the first pages of rows; `positions` [num_rows, num_queries] of the tokens."""
+        kv_idx = {}
+        for pages in {*self._pages}:
+            page_table = batch.places(has_window=pages.has_window).page_table[rows, :num_pages]
+            kv_idx[pages] = _head_pages(page_table, pages.num_kv_heads).transpose(1, 2).reshape(-1)
         kv_positions = torch.arange(num_pages * self._pool.page_size)
         positions = positions.unsqueeze(-1)
         is_later = is_unseen = kv_positions > positions  # [num_reqs, num_queries, kv_len]
@@ -200,7 +214,7 @@ class TorchAttentionBackend:
             if each.chunk is not None:
                 is_hidden = is_hidden | (kv_positions < positions // each.chunk * each.chunk)
             biases[each] = self._bias(is_hidden)
-        return _Group(tokens, num_reqs, kv_idx, biases)
+        return _Group(tokens, len(rows), kv_idx, biases)
 
     def _bias(self, is_hidden: torch.Tensor) -> torch.Tensor:
         bias = torch.zeros(is_hidden.shape, dtype=self._pool.layout.dtype)

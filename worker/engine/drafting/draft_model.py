@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.req_to_token_pool import PageTables, ReqToTokenPool
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import Forward
@@ -52,7 +52,7 @@ class DraftModel:
     def logits(self, entries: list[ScheduledReq], req_to_token: ReqToTokenPool) -> torch.Tensor:
         """Behind the last token of each entry that asks: [num_samples, num_outputs] float32."""
         batch = ForwardBatch.from_schedule_batch(
-            ScheduleBatch(entries, 0, []), req_to_token, self.page_size, {}
+            ScheduleBatch(entries, 0, []), PageTables(req_to_token), self.page_size, {}
         )
         hidden = self._forward.hidden(replace(batch, loras=None))
         if not len(batch.sample_idx):

@@ -29,6 +29,11 @@ class AttentionLayer:
     is_causal: bool = False  # no token sees a later one, those of one image neither
 
     @property
+    def reach(self) -> int | None:
+        """A token sees none before the `reach - 1` last ones; None: it may see all."""
+        return self.chunk if self.window is None else self.window
+
+    @property
     def num_vectors(self) -> int:
         """What is kept of a token and a KV head: its key, and its value."""
         return 2 if self.latent_dim is None else 1

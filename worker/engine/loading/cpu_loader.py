@@ -11,7 +11,7 @@ import torch
 from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
 from shared.protocol.role_cards import LOAD_WEIGHTS
-from worker.engine.cache.page_allocator import num_empty_pages, num_kv_pages
+from worker.engine.cache.page_allocator import PoolNeeds, num_empty_pages, num_kv_pages
 from worker.engine.cache.state_snapshots import num_snapshots
 from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
@@ -25,7 +25,12 @@ from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.loading import determinism, made_limits, recurrent_limits
 from worker.engine.loading.draft_loading import DraftSetup
-from worker.engine.loading.memory_check import BesideModel, check_memory, weight_bytes
+from worker.engine.loading.memory_check import (
+    BesideModel,
+    check_memory,
+    pool_needs,
+    weight_bytes,
+)
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
 from worker.engine.models.decoder_config import DecoderConfig
@@ -89,7 +94,11 @@ class CpuLoader:
         draft_setup = DraftSetup.read(self._site.config, setup)
         libraries = prepare_on_cpu(self._site, setup, draft_setup)
         self._site.progress.enter(LOAD_WEIGHTS)
-        loaded = self._load(setup, libraries, draft_setup)
+        beside = 0 if draft_setup is None else draft_setup.kv_bytes_per_token
+        needs = pool_needs(
+            self._site.config, setup.config, setup.dtype, setup.max_context_len, beside
+        )
+        loaded = self._load(setup, libraries, needs)
         pool, forward = loaded.pool, loaded.forward
         draft = None if draft_setup is None else self._load_draft(draft_setup, loaded, setup)
         state_layers, num_rows = setup.config.state_layers, self._site.step.max_running
@@ -105,22 +114,24 @@ class CpuLoader:
 
         return LoadedModel(
             pool,
-            lambda req_to_token: ModelRunner(
+            lambda tables: ModelRunner(
                 forward,
                 pool,
-                req_to_token,
+                tables,
                 setup.config.num_outputs,
                 grammars,
                 loaded.image_encoder,
                 states,
             ),
             forward.lora_projections,
+            window=pool.layout.window,
             num_snapshots=num_snapshots,
             remark="; ".join(
                 filter(
                     None,
                     (
                         self._remark(setup.config, num_snapshots),
+                        _told_windows(pool),
                         loaded.remark,
                         "" if draft is None else f"{draft.name} guesses for it",
                     ),
@@ -140,20 +151,18 @@ class CpuLoader:
             ),
         )
 
-    def _load(
-        self, setup: ModelSetup, libraries: _Libraries, draft: DraftSetup | None = None
-    ) -> _OnCpu:
-        """`draft`: a model that has the same pages."""
+    def _load(self, setup: ModelSetup, libraries: _Libraries, needs: PoolNeeds) -> _OnCpu:
         if libraries.decoder is None:
-            return self._load_torch(setup, libraries.experts, draft)
-        return self._load_native(setup, libraries.decoder, draft)
+            return self._load_torch(setup, libraries.experts, needs)
+        return self._load_native(setup, libraries.decoder, needs)
 
     def _load_draft(self, draft: DraftSetup, target: _OnCpu, setup: ModelSetup) -> DraftModel:
         """Raises ConfigError."""
         config, model = draft.beside(target.pool.num_tokens), draft.setup.config
         library = choose_native_library(config, model, draft.setup.dtype)
         loader = CpuLoader(replace(self._site, config=config))
-        loaded = loader._load(draft.setup, _Libraries(library, None))
+        needs = PoolNeeds(config.page_size, draft.kv_bytes_per_token)  # pages as the others have
+        loaded = loader._load(draft.setup, _Libraries(library, None), needs)
         return DraftModel(
             f"{Path(config.model_path).name} ({model.num_parameters / 1e6:.1f} million parameters)",
             loaded.forward,
@@ -162,13 +171,11 @@ class CpuLoader:
             setup.config.num_outputs,
         )
 
-    def _load_native(
-        self, setup: ModelSetup, library: NativeLibrary, draft: DraftSetup | None
-    ) -> _OnCpu:
+    def _load_native(self, setup: ModelSetup, library: NativeLibrary, needs: PoolNeeds) -> _OnCpu:
         loaded = NativeLoader(self._site, setup, library).load()
         weights = loaded.weights
         inputs = self._remark_on_inputs(weights.placed.integer_share)
-        pool = self._make_pool(setup, draft)
+        pool = self._make_pool(setup, needs)
         num_threads = torch.get_num_threads()
         forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
         return _OnCpu(
@@ -183,7 +190,7 @@ class CpuLoader:
         )
 
     def _load_torch(
-        self, setup: ModelSetup, library: NativeLibrary | None, draft: DraftSetup | None
+        self, setup: ModelSetup, library: NativeLibrary | None, needs: PoolNeeds
     ) -> _OnCpu:
         """With a library for its experts where they are multiplied in codes."""
         experts = (
@@ -200,7 +207,7 @@ class CpuLoader:
             self._site.progress.on_weights,
             experts,
         )
-        pool = self._make_pool(setup, draft)
+        pool = self._make_pool(setup, needs)
         attention = TorchAttentionBackend(pool, model.attention_layers)
         whole = model if isinstance(model, TransformersModel) else None
         on_cpu = _OnCpu(pool, TorchForward(model, attention), self._load_eyes(setup, whole))
@@ -249,16 +256,28 @@ class CpuLoader:
             self._site.config, model.state_bytes, pool.num_pages, kv_bytes + running_bytes
         )
 
-    def _make_pool(self, setup: ModelSetup, draft: DraftSetup | None) -> KVCachePool:
-        """In what the weights have left of the memory, beside the pages of `draft`."""
+    def _make_pool(self, setup: ModelSetup, needs: PoolNeeds) -> KVCachePool:
+        """In what the weights have left of the memory."""
         layers, config = setup.config.attention_layers, self._site.config
         kv_dtype = kv_cache_dtype(config.kv_dtype, setup.dtype)
         layout = KVLayout.of(layers, kv_dtype, config.page_size)
         if not layers:
             max_running = self._site.step.max_running
             return KVCachePool(layout, num_empty_pages(config, max_running, setup.max_context_len))
-        beside = 0 if draft is None else draft.kv_bytes_per_token
-        return KVCachePool(layout, num_kv_pages(config, layout.bytes_per_token + beside))
+        return KVCachePool(layout, *num_kv_pages(config, needs))
+
+
+def _told_windows(pool: KVCachePool) -> str:
+    """Where they have pages of their own."""
+    if pool.num_window_pages is None:
+        return ""
+    groups = pool.layout.groups
+    num_layers = sum(group.num_layers for group in groups if group.has_window)
+    return (
+        f"{num_layers} of {sum(group.num_layers for group in groups)} layers keep what a window of "
+        f"{pool.layout.window} tokens sees: they have room for "
+        f"{pool.num_window_pages * pool.page_size} tokens, the others for {pool.num_tokens}"
+    )
 
 
 def _embeds_obstacle(model: ModelConfig) -> str:

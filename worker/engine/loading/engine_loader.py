@@ -208,6 +208,7 @@ class EngineLoader:
             setup.max_context_len,
             self._config.max_pinned_share,
             snapshots=None if num_snapshots is None else StateSnapshots(num_snapshots),
+            windows=loaded.window_pages(),
         )
         return (
             Scheduler(
@@ -219,7 +220,7 @@ class EngineLoader:
                 self._config.priority_aging_s,
                 self._make_drafter(loaded, ledger),
             ),
-            loaded.make_runner(ledger.req_to_token),
+            loaded.make_runner(ledger.page_tables),
         )
 
     def _make_drafter(self, loaded: LoadedModel, ledger: KVLedger) -> Drafter | None:

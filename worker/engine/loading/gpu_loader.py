@@ -56,7 +56,7 @@ class GpuLoader:
         loaded = load_on_gpu(self._site, setup)
         return LoadedModel(
             loaded.pool,
-            lambda req_to_token: loaded.make_runner(req_to_token, grammars),
+            lambda tables: loaded.make_runner(tables.all, grammars),
             loaded.lora_projections,
             remark=loaded.remark,
             no_images=vision_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
@@ -128,7 +128,7 @@ class TensorParallelLoader:
         loaded = load_on_gpu(site, setup, followers.group)
         return LoadedModel(
             loaded.pool,
-            lambda req_to_token: loaded.make_runner(req_to_token, grammars, followers),
+            lambda tables: loaded.make_runner(tables.all, grammars, followers),
             _refuse_adapter,
             remark=loaded.remark,
             no_images=vision_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),

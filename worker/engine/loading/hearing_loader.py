@@ -11,7 +11,7 @@ from shared.errors import ConfigError
 from shared.protocol.hearing_card import WINDOW_FRAMES
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import num_kv_pages
-from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.req_to_token_pool import PageTables
 from worker.engine.cpu.cross_cache import CrossCache, CrossShape, HearingRunner
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import ModelRunner, TorchForward
@@ -19,7 +19,7 @@ from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.layers.kv_layout import KVLayout
-from worker.engine.loading.memory_check import check_memory
+from worker.engine.loading.memory_check import check_memory, pool_needs
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import open_weights
@@ -57,12 +57,13 @@ class HearingLoader:
         begin = time.monotonic()
         encoder.keys_and_values(np.zeros((config.card.num_mel_bins, WINDOW_FRAMES), np.float32))
         window_s = time.monotonic() - begin
+        needs = pool_needs(site.config, config, dtype, setup.max_context_len)
         layout = KVLayout.of(config.attention_layers, dtype, site.config.page_size)
-        pool = KVCachePool(layout, num_kv_pages(site.config, layout.bytes_per_token))
+        pool = KVCachePool(layout, *num_kv_pages(site.config, needs))
         forward = TorchForward(decoder, TorchAttentionBackend(pool, config.attention_layers))
 
-        def make_runner(req_to_token: ReqToTokenPool) -> BatchRunner:
-            runner = ModelRunner(forward, pool, req_to_token, config.num_outputs, grammars)
+        def make_runner(tables: PageTables) -> BatchRunner:
+            runner = ModelRunner(forward, pool, tables, config.num_outputs, grammars)
             return HearingRunner(runner, cross, encoder.keys_and_values)
 
         def release_cache() -> None:

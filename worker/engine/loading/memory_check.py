@@ -9,7 +9,10 @@ import torch
 
 from shared.errors import ConfigError
 from shared.host_limits import available_memory_bytes
+from worker.engine.cache.page_allocator import PoolNeeds
+from worker.engine.cache.window_pages import num_running_pages
 from worker.engine.cpu.kv_cache_pool import kv_cache_dtype
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.request.step_limits import StepLimits
@@ -36,10 +39,11 @@ def check_memory(
 ) -> None:
     """Raises ConfigError, with the numbers, when weights and the least of a KV pool do not fit."""
     num_weight_bytes = weight_bytes(model, dtype, in_codes=in_codes)
-    kv_dtype = kv_cache_dtype(config.kv_dtype, dtype)
-    kv_bytes_per_token = model.kv_bytes_per_token(kv_dtype) + beside.kv_bytes_per_token
-    num_kv_tokens = config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS)
-    kv_bytes = config.kv_memory_bytes or num_kv_tokens * kv_bytes_per_token
+    needs = pool_needs(config, model, dtype, max_context_len, beside.kv_bytes_per_token)
+    pool = needs.of_tokens(config.num_kv_tokens or min(max_context_len, MIN_KV_TOKENS))
+    if config.kv_memory_bytes is not None and needs.bytes_per_token:
+        pool = needs.of_bytes(config.kv_memory_bytes)
+    kv_bytes = config.kv_memory_bytes or needs.num_bytes(pool)
     max_running = StepLimits.of(config, on_gpu=False).max_running
     num_snapshots = config.state_snapshots or 0  # by default they take what is left
     state_bytes = (max_running + num_snapshots) * model.state_bytes
@@ -49,8 +53,8 @@ def check_memory(
     if num_weight_bytes + beside.num_weight_bytes + num_kept_bytes <= available:
         return
     kept_tokens = ""
-    if kv_bytes_per_token:
-        num_kv_tokens = kv_bytes // kv_bytes_per_token
+    if needs.bytes_per_token:
+        num_kv_tokens = pool.num_pages * config.page_size
         kept_tokens = f", keys and values {_gib(kv_bytes)} ({num_kv_tokens} tokens)"
     has_codes = in_codes and any(bits is not None for _, bits in _coded_values(model))
     coded = "experts" if model.num_expert_values else "projections"
@@ -69,6 +73,36 @@ def check_memory(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
         f"billion parameters take {_gib(num_weight_bytes)}{kept}{draft}{kept_tokens}{states}, "
         f"and {_gib(available)} are available{stored}"
+    )
+
+
+def pool_needs(
+    config: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    max_context_len: int,
+    beside_per_token: int = 0,
+) -> PoolNeeds:
+    """Of keys and values on a CPU, and of `beside_per_token` bytes that a draft model keeps. Layers
+    with a window keep less of a text that is longer.
+    """
+    kv_dtype = kv_cache_dtype(config.kv_dtype, dtype)
+    layout = KVLayout.of(model.attention_layers, kv_dtype, config.page_size)
+    needs = PoolNeeds(config.page_size, layout.bytes_per_token + beside_per_token)
+    if layout.window is None or layout.window >= max_context_len or model.state_layers:
+        return needs
+    sight, step = model.sight, StepLimits.of(config, on_gpu=False)
+    # Of an image whose tokens see each other all are computed at once
+    is_mutual = sight is not None and sight.is_mutual
+    num_image_tokens = len(sight.image_ids(sight.size.most)) if sight and is_mutual else 0
+    return needs._replace(
+        window_bytes_per_token=layout.window_bytes_per_token,
+        num_running_pages=num_running_pages(
+            layout.window,
+            config.page_size,
+            step.max_running,
+            step.max_step_tokens + num_image_tokens,
+        ),
     )
 
 

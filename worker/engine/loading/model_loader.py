@@ -8,7 +8,8 @@ from typing import Protocol
 
 from shared.protocol.role_cards import GpuCard
 from shared.protocol.sampling import PoolingParams
-from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.req_to_token_pool import PageTables
+from worker.engine.cache.window_pages import WindowPages
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.loading.load_progress import LoadProgress
@@ -38,6 +39,7 @@ class KVSize(Protocol):
 
     page_size: int
     num_pages: int
+    num_window_pages: int | None  # of layers with a window; None: they have no pages of their own
     num_tokens: int
 
 
@@ -46,8 +48,9 @@ class LoadedModel:
     """A model with its weights, and room for what it keeps."""
 
     pool: KVSize
-    make_runner: Callable[[ReqToTokenPool], BatchRunner]  # for the rows of one scheduler
+    make_runner: Callable[[PageTables], BatchRunner]  # for the rows of one scheduler
     make_projections: MakeProjections  # of LoRA adapters
+    window: int | None = None  # where the pool has pages for it
     num_snapshots: int | None = None  # of recurrent states, at page borders; None: it has none
     pooling: PoolingParams | None = None  # set: it gives this, and no tokens
     coded_share: float = 0.0  # of its layers' weights: what is multiplied as it is stored
@@ -66,6 +69,14 @@ class LoadedModel:
     release_cache: Callable[[], None] | None = None
     # For the books of one scheduler. None: it has no draft model.
     make_drafter: Callable[[KVLedger], Drafter] | None = None
+
+    def window_pages(self) -> WindowPages | None:
+        """Their books, for one scheduler."""
+        num_pages = self.pool.num_window_pages
+        if num_pages is None:
+            return None
+        assert self.window is not None
+        return WindowPages(num_pages, self.pool.page_size, self.window)
 
     @property
     def keeps_states(self) -> bool:

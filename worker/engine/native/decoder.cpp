@@ -49,6 +49,7 @@ struct LayerWeights {
   void* keys;  // this layer's part of the pool
   void* values;
   int64_t window;  // of sliding attention; 0: none
+  int64_t has_window_pages;  // numbered by themselves
   float attention_scale;
 
   bool has_mlp() const { return down.in_features > 0; }
@@ -73,6 +74,12 @@ struct DecoderShape {
 // The four projections of a layer, in the order of native_lora.py.
 enum ProjectionId : int64_t { kQkv, kOutput, kGateUp, kDown, kNumProjections };
 
+// Where keys and values are, of layers whose pages have the same numbers.
+struct PagePlaces {
+  const int64_t* out_loc;     // [num_tokens]
+  const int32_t* page_table;  // [num_rows, max_pages]
+};
+
 // One step, as in forward_batch.py. The outputs are [num_tokens, hidden_size].
 struct Batch {
   int64_t num_tokens;
@@ -88,11 +95,15 @@ struct Batch {
                               // embeddings, the others added to what the first layers give
   int64_t num_given;
   int64_t num_deep;
-  const int64_t* out_loc;     // [num_tokens]
   const int32_t* query_lens;  // [num_rows]
-  const int32_t* page_table;  // [num_rows, max_pages]
+  PagePlaces places;
+  PagePlaces window_places;   // of layers that have pages of their own
   float* hidden;              // out: after the last norm
   const LoraStep* loras;      // null: no request has an adapter
+
+  const PagePlaces& places_of(const LayerWeights& layer) const {
+    return layer.has_window_pages ? window_places : places;
+  }
 };
 
 // What brings values with so many squares to one length. `squares`: lanes to be added.
@@ -179,7 +190,7 @@ class Decoder {
   // a KV head + head.
   struct AttentionTask {
     int64_t first_token;  // of the request, in the step
-    const int32_t* pages;
+    int64_t row;  // of the page table
     int64_t kv_head;
     int64_t first_row;
     int64_t end_row;
@@ -203,11 +214,10 @@ class Decoder {
       const int64_t num_query_rows = batch.query_lens[row] * heads_per_kv_head();
       const int64_t last_token = token + batch.query_lens[row] - 1;
       const int64_t cost = num_query_rows * (batch.positions[last_token] + kBlockTokens);
-      const int32_t* pages = batch.page_table + row * batch.max_pages;
       for (int64_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
         for (int64_t end = num_query_rows; end > 0; end -= kTaskQueryRows) {
           const int64_t start = std::max<int64_t>(0, end - kTaskQueryRows);
-          tasks_.push_back({token, pages, kv_head, start, end, cost});
+          tasks_.push_back({token, row, kv_head, start, end, cost});
         }
       }
       token += batch.query_lens[row];
@@ -390,9 +400,10 @@ class Decoder {
     bf16* values = keys + num_kv_heads * head_dim;
     rotate_heads(queries, num_heads, layer.query_norm, cosines, sines);
     rotate_heads(keys, num_kv_heads, layer.key_norm, cosines, sines);
+    const int64_t slot = batch.places_of(layer).out_loc[token];
     with_pool(layer, [&](const auto& pool) {
       for (int64_t head = 0; head < num_kv_heads; ++head) {
-        pool.write(batch.out_loc[token], head, keys + head * head_dim, values + head * head_dim);
+        pool.write(slot, head, keys + head * head_dim, values + head * head_dim);
       }
     });
   }
@@ -451,7 +462,8 @@ class Decoder {
               const AttentionTask& task) {
     const int64_t head_dim = shape_.head_dim, num_shared = heads_per_kv_head();
     const int64_t qkv_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * head_dim;
-    const AttentionShape<Pool> shape{pool, task.pages, task.kv_head,
+    const int32_t* pages = batch.places_of(layer).page_table + task.row * batch.max_pages;
+    const AttentionShape<Pool> shape{pool, pages, task.kv_head,
                                      layer.attention_scale * kLog2E, layer.window};
     const int64_t num_rows = task.end_row - task.first_row;
     const int64_t num_tiles = (num_rows + kMaxQueryRows - 1) / kMaxQueryRows;

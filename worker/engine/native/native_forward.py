@@ -9,13 +9,19 @@ from typing import NamedTuple, Self
 import torch
 from torch.nn import functional
 
-from worker.engine.cpu.forward_batch import ForwardBatch
+from worker.engine.cpu.forward_batch import ForwardBatch, PagePlaces
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.native.native_experts import point_to
-from worker.engine.native.native_library import BatchStruct, LayerStruct, LinearStruct, ShapeStruct
+from worker.engine.native.native_library import (
+    BatchStruct,
+    LayerStruct,
+    LinearStruct,
+    PagePlacesStruct,
+    ShapeStruct,
+)
 from worker.engine.native.native_lora import LoraStep, PackedLora
 from worker.engine.native.native_weights import NativeWeights
 
@@ -99,6 +105,7 @@ class NativeForward:
         for layer_id, layer in enumerate(layers):
             keys, values = pool.keys_and_values(layer_id)
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+            layer.has_window_pages = pool.has_window(layer_id)
             address = point_to(layer.experts, address)
         self._decoder = self._library.decoder_new(
             ctypes.byref(shape), layers, config.num_layers, num_threads
@@ -126,9 +133,9 @@ class NativeForward:
             given=None if given is None else given.rows.data_ptr(),
             num_given=0 if given is None else given.rows.shape[1],
             num_deep=0 if given is None else len(given.rows) - 1,
-            out_loc=batch.out_loc.data_ptr(),
             query_lens=query_lens.data_ptr(),
-            page_table=batch.page_table.data_ptr(),
+            places=_point_to(batch.places(has_window=False)),
+            window_places=_point_to(batch.places(has_window=batch.windows is not None)),
             hidden=hidden.data_ptr(),
             loras=None if loras is None else loras.address,
         )
@@ -148,6 +155,10 @@ class NativeForward:
     def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         """Raises ConfigError."""
         return PackedLora(self._config, weights)
+
+
+def _point_to(places: PagePlaces) -> PagePlacesStruct:
+    return PagePlacesStruct(places.out_loc.data_ptr(), places.page_table.data_ptr())
 
 
 def _head_norm(config: HeadNormConfig | None) -> int:

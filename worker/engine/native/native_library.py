@@ -144,6 +144,7 @@ class LayerStruct(ctypes.Structure):
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         ("window", ctypes.c_int64),
+        ("has_window_pages", ctypes.c_int64),
         ("attention_scale", ctypes.c_float),
     )
 
@@ -167,6 +168,15 @@ class ShapeStruct(ctypes.Structure):
     )
 
 
+class PagePlacesStruct(ctypes.Structure):
+    """`PagePlaces` of decoder.cpp."""
+
+    _fields_ = (
+        ("out_loc", ctypes.c_void_p),
+        ("page_table", ctypes.c_void_p),
+    )
+
+
 class BatchStruct(ctypes.Structure):
     """`Batch` of decoder.cpp."""
 
@@ -183,9 +193,9 @@ class BatchStruct(ctypes.Structure):
         ("given", ctypes.c_void_p),
         ("num_given", ctypes.c_int64),
         ("num_deep", ctypes.c_int64),
-        ("out_loc", ctypes.c_void_p),
         ("query_lens", ctypes.c_void_p),
-        ("page_table", ctypes.c_void_p),
+        ("places", PagePlacesStruct),
+        ("window_places", PagePlacesStruct),
         ("hidden", ctypes.c_void_p),
         ("loras", ctypes.c_void_p),
     )

@@ -13,6 +13,7 @@ from shared.protocol.token_ids import token_array
 from worker.engine.cache.radix_cache import MatchResult
 from worker.engine.cache.radix_node import RadixNode
 from worker.engine.cache.state_snapshots import OwnSnapshots
+from worker.engine.cache.window_pages import OwnWindow
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.dry_penalty import DryPenalty
@@ -87,6 +88,7 @@ class Req:
         "token_ids",
         "token_vectors",
         "window",
+        "window_pages",
     )
 
     def __init__(
@@ -153,6 +155,7 @@ class Req:
         self.num_computed = 0
         self.lock_node: RadixNode | None = None
         self.snapshots: OwnSnapshots | None = None  # of a model that keeps states
+        self.window_pages: OwnWindow | None = None  # of a model with windows, some of them short
         self.page_keys: list[bytes] = []  # of its first full pages, as far as they were needed
         self.prefix_hashes: list[int] = []  # of the tokens up to the end of each such page
         self.last_match: tuple[int, MatchResult] | None = None  # with the version of the cache

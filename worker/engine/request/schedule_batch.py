@@ -133,6 +133,7 @@ class ScheduleBatch:
     entries: list[ScheduledReq]
     num_plain: int  # of these, the first ones: each has one token, and a sample behind it
     fresh_pages: list[int]  # first written in this step: to be wiped before
+    fresh_window_pages: Sequence[int] = ()  # the same of pages that layers with a window have
     may_await: bool = False  # planned while another step was in flight: inputs may be awaited
     # Somebody's choice depends on a token that is awaited: tokens are chosen when it is known.
     chooses_late: bool = False

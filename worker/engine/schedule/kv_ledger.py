@@ -9,12 +9,14 @@ from shared.protocol.request import KeepPrefix
 from worker.engine.cache.page_allocator import PageAllocator
 from worker.engine.cache.radix_cache import MatchResult, RadixCache
 from worker.engine.cache.radix_node import RadixNode
-from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.req_to_token_pool import PageTables, ReqToTokenPool
 from worker.engine.cache.state_snapshots import StateSnapshots
+from worker.engine.cache.window_pages import WindowPages
 from worker.engine.request.req import Req
 from worker.engine.request.req_embeds import ReqEmbeds
 from worker.engine.request.schedule_batch import NO_COPIES, ScheduledReq, StateCopies
 from worker.engine.schedule.snapshot_planner import SnapshotPlanner
+from worker.engine.schedule.window_ledger import WindowLedger
 
 TOKEN_BYTES = 4
 
@@ -35,10 +37,13 @@ class KVLedger:
         max_pinned_share: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         snapshots: StateSnapshots | None = None,
+        windows: WindowPages | None = None,
     ) -> None:
         """`snapshots`: of a model for which pages alone do not tell how a text goes on. Without a
-        slot for one no page outlives its request.
+        slot for one no page outlives its request. `windows`: pages of layers with a window, which
+        have no part in others.
         """
+        assert snapshots is None or windows is None
         self.keeps_states = snapshots is not None
         self.has_prefixes = snapshots is None or snapshots.num_slots > 0
         self.snapshots = snapshots if self.has_prefixes else None
@@ -48,14 +53,23 @@ class KVLedger:
         self.page_size = page_size
         self.num_pages = num_pages
         self.allocator = PageAllocator(num_pages)
-        self.cache = RadixCache(page_size, int(num_pages * max_pinned_share), self.snapshots)
+        num_pins = int(num_pages * max_pinned_share)
+        self.cache = RadixCache(page_size, num_pins, self.snapshots, windows)
         self._clock = clock
         max_pages = min(num_pages, self._num_pages_for(max_context_len))
         self.req_to_token = ReqToTokenPool(num_rows, max_pages, self.allocator.padding_page)
+        self.windows = (
+            None if windows is None else WindowLedger(windows, page_size, num_rows, max_pages)
+        )
         self.num_prefix_queries = 0  # prompt tokens looked up, since start
         self.num_prefix_hits = 0  # of which were found
         self._fresh_pages: list[int] = []  # handed out since `take_fresh_pages`
         self._spare_pages: list[int] = []  # free as soon as no step in flight uses them
+
+    @property
+    def page_tables(self) -> PageTables:
+        windows = self.windows
+        return PageTables(self.req_to_token, None if windows is None else windows.req_to_token)
 
     @property
     def num_tokens(self) -> int:
@@ -117,6 +131,8 @@ class KVLedger:
         self.req_to_token.write_pages(req.row, 0, match.pages)
         if self.planner is not None:
             self.planner.begin(req, match)
+        if self.windows is not None:
+            self.windows.begin(req, match)
         if req.num_cached_tokens is None:
             req.num_cached_tokens = min(req.num_computed, req.num_prompt_tokens)
             self.num_prefix_queries += req.num_prompt_tokens
@@ -128,28 +144,39 @@ class KVLedger:
             return
         num_short = self.num_pages_short(req, num_tokens)
         num_missing = num_short - self.allocator.num_free
-        if num_missing > 0:
+        if num_missing > 0 or self.windows is not None:
             self.cache.end_pins(self._clock())
+        if num_missing > 0:
             self.allocator.free(self.cache.evict(num_missing))
         pages = self.allocator.allocate(num_short)
         self.req_to_token.write_pages(req.row, req.num_pages, pages)
+        if self.windows is not None:
+            self.windows.extend(req, req.num_pages, num_short)
         req.num_pages += num_short
         req.num_slots = req.num_pages * self.page_size
         self._fresh_pages += pages
 
-    def take_fresh_pages(self) -> list[int]:
-        """Pages handed out since the last call: what they hold must be wiped."""
+    def take_fresh_pages(self) -> tuple[list[int], list[int]]:
+        """Pages handed out since the last call, and those of layers with a window: what they hold
+        must be wiped.
+        """
         pages, self._fresh_pages = self._fresh_pages, []
-        return pages
+        return pages, [] if self.windows is None else self.windows.take_fresh_pages()
 
     def plan_copies(self, entries: Sequence[ScheduledReq]) -> StateCopies:
         """Of recurrent states, in a step with these: asked once, when it is launched."""
         return NO_COPIES if self.planner is None else self.planner.plan(entries)
 
     def commit(self, req: Req) -> None:
-        """Puts its full computed pages into the cache, where others find them."""
-        if not self.has_prefixes:
-            return
+        """Puts its full computed pages into the cache, where others find them, and gives up those
+        that no window has any more.
+        """
+        if self.has_prefixes:
+            self._cache_pages(req)
+        if self.windows is not None:
+            self.windows.slide(req)
+
+    def _cache_pages(self, req: Req) -> None:
         start, end = req.num_cached_pages, req.num_computed // self.page_size
         if start >= end:
             return
@@ -166,11 +193,15 @@ class KVLedger:
         req.num_cached_pages = end
         if self.planner is not None:
             self.planner.put(req)
+        if self.windows is not None:
+            self.windows.put(req, start)
 
     def free_spares(self) -> None:
         """Steps that were launched before the last `commit` are done."""
         self.allocator.free(self._spare_pages)
         self._spare_pages.clear()
+        if self.windows is not None:
+            self.windows.free_spares()
 
     def release(self, req: Req, *, keep: bool = True) -> None:
         """Takes back all that it holds; with `keep` its computed pages stay in the cache.
@@ -189,6 +220,8 @@ class KVLedger:
         self.allocator.free(own_pages)
         if self.planner is not None:
             self.planner.end(req, keep=keep)
+        if self.windows is not None:
+            self.windows.end(req)
         if keep and req.options.keep is not None:
             self._pin(req, req.lock_node, req.options.keep)
         self.cache.unlock(req.lock_node)
@@ -219,6 +252,8 @@ class KVLedger:
         self.cache.check_integrity()
         if self.planner is not None:
             self.planner.check_integrity(list(self.cache.nodes()), running)
+        if self.windows is not None:
+            self.windows.check_integrity(list(self.cache.nodes()), running)
         num_rows = self.num_free_rows + len(running)
         if num_rows != self.req_to_token.num_rows:
             raise RuntimeError(f"{self.req_to_token.num_rows - num_rows} rows lost")

@@ -280,12 +280,15 @@ class Scheduler:
                 self._reqs.prefilling.pop(entry.req.run_id, None)
         may_await = self._num_in_flight > 0
         self._num_in_flight += 1
-        entries, pages = plain + others, self._ledger.take_fresh_pages()
+        entries = plain + others
         chooses_late = may_await and any(
             entry.has_awaited_input and entry.req.must_know_next for entry in plain
         )
         copies = self._ledger.plan_copies(entries)
-        return ScheduleBatch(entries, len(plain), pages, may_await, chooses_late, copies)
+        pages, window_pages = self._ledger.take_fresh_pages()
+        return ScheduleBatch(
+            entries, len(plain), pages, window_pages, may_await, chooses_late, copies
+        )
 
     def _add_prefills(self, adder: PrefillAdder, *, may_admit: bool) -> None:
         for req in self._reqs.prefilling.values():

@@ -40,13 +40,8 @@ class SnapshotPlanner:
             num_tokens = num_found * size
             self._restored.append(StateCopy(req.row, match.node.snapshot, num_tokens))
         req.snapshots = OwnSnapshots([], num_found)
-        num_prompt, public, keep = req.num_prompt_tokens, req.options.public, req.options.keep
-        self.want(req, self._last_border(req))
-        self.want(req, match.num_known)
-        if public is not None:
-            self.want(req, min(public.num_tokens, num_prompt) // size)
-        if keep is not None:
-            self.want(req, min(keep.num_tokens or num_prompt, num_prompt) // size)
+        for border in borders_of(req, match, size):
+            self.want(req, border)
 
     def want(self, req: Req, border: int) -> None:
         """A place where others may go on, which no step has come to."""
@@ -130,6 +125,19 @@ class SnapshotPlanner:
         slot = self._snapshots.end_latest(own.latest.slot)
         own.latest = None
         return slot
+
+
+def borders_of(req: Req, match: MatchResult, page_size: int) -> set[int]:
+    """Page borders where others may go on: the last one of its tokens, where it leaves a cached
+    path, and the ends of what is declared public and of what it asks to keep.
+    """
+    num_prompt, public, keep = req.num_prompt_tokens, req.options.public, req.options.keep
+    borders = {(req.num_tokens - 1) // page_size, match.num_known}
+    if public is not None:
+        borders.add(min(public.num_tokens, num_prompt) // page_size)
+    if keep is not None:
+        borders.add(min(keep.num_tokens or num_prompt, num_prompt) // page_size)
+    return borders
 
 
 def _own(req: Req) -> OwnSnapshots:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import array
 import heapq
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.worker.engine.depth import IS_DEEP, stateful_settings
 from tests.worker.engine_fakes import make_add
 from worker.engine.cache.radix_cache import RadixCache
 from worker.engine.cache.radix_node import RadixNode
+from worker.engine.cache.window_pages import WindowPages
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.stop_check import StopCheck
@@ -48,12 +50,55 @@ class ModelRun:
     req: Req
     num_held: int  # pages of the cache
     pages: list[int]  # all of them, in order
+    num_known: int = 0  # that were cached when it began
+    seen: dict[int, int] = field(default_factory=dict)  # pages of layers with a window, by index
+
+
+class WindowModel:
+    """Of layers with a window: free pages, cached ones by prefix, and in which order they go."""
+
+    def __init__(self, num_pages: int, page_size: int, window: int) -> None:
+        self.num_pages = num_pages
+        self.free = set(range(num_pages))
+        self.cached: dict[bytes, int] = {}
+        self.queue: list[bytes] = []  # of these, those that no run sees
+        self._page_size = page_size
+        self._window = window
+
+    def is_seen(self, idx: int, num_pages: int) -> bool:
+        """Whether a page has a token that the one behind so many pages sees."""
+        next_position = num_pages * self._page_size
+        return idx < num_pages and next_position - ((idx + 1) * self._page_size - 1) < self._window
+
+    def push(self, prefix: bytes, *, is_last: bool = True) -> None:
+        if prefix in self.queue:
+            self.queue.remove(prefix)
+        self.queue.insert(len(self.queue) if is_last else 0, prefix)
+
+    def drop(self, prefix: bytes) -> None:
+        if prefix in self.cached:
+            self.queue.remove(prefix)
+            self.free.add(self.cached.pop(prefix))
+
+    def make_free(self, num_pages: int, pinned: Collection[bytes]) -> None:
+        while len(self.free) < num_pages:
+            if any(prefix not in pinned for prefix in self.queue):
+                while self.queue[0] in pinned:
+                    self.queue.append(self.queue.pop(0))
+            self.drop(self.queue[0])
 
 
 class KVModel:
     """Free pages, cached pages by the whole prefix that they end, and the pages of each run."""
 
-    def __init__(self, num_pages: int, page_size: int, max_pins: int = 0) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        max_pins: int = 0,
+        windows: WindowModel | None = None,
+    ) -> None:
+        self.windows = windows
         self.max_pins = max_pins
         self.pins: dict[bytes, float] = {}  # prefix -> until; the one pinned last is the last
         self.time_s = 0.0
@@ -62,6 +107,7 @@ class KVModel:
         self.cached: dict[bytes, CachedPage] = {}
         self.runs: dict[int, ModelRun] = {}
         self.now = 0
+        self.num_known = 0  # pages that the last look-up found in all
 
     def prefix(self, req: Req, num_pages: int) -> bytes:
         return req.options.namespace + b"|" + req.token_ids[: num_pages * self.page_size].tobytes()
@@ -83,14 +129,82 @@ class KVModel:
                 break
             found.used_at = self.now
             pages.append(found.page)
+        self.num_known = len(pages)
+        if self.windows is not None:
+            del pages[self._num_usable(self.windows, req, len(pages)) :]
         return pages
+
+    def _num_usable(self, windows: WindowModel, req: Req, num_known: int) -> int:
+        prefixes = [self.prefix(req, idx + 1) for idx in range(num_known)]
+        num_usable = max(
+            border
+            for border in range(num_known + 1)
+            if all(
+                prefix in windows.cached
+                for idx, prefix in enumerate(prefixes)
+                if windows.is_seen(idx, border)
+            )
+        )
+        for idx, prefix in enumerate(prefixes):
+            if windows.is_seen(idx, num_usable) and prefix in windows.queue:
+                windows.push(prefix)
+        return num_usable
 
     def start(self, req: Req) -> None:
         pages = self.look_up(req)
-        self.runs[req.run_id] = ModelRun(req, len(pages), pages)
+        run = ModelRun(req, len(pages), pages, self.num_known)
+        self.runs[req.run_id] = run
+        if self.windows is None:
+            return
+        for idx in range(len(pages)):
+            prefix = self.prefix(req, idx + 1)
+            if self.windows.is_seen(idx, len(pages)):
+                run.seen[idx] = self.windows.cached[prefix]
+                if prefix in self.windows.queue:
+                    self.windows.queue.remove(prefix)
+
+    def slide(self, run: ModelRun) -> None:
+        """What no token to come sees is given up."""
+        windows = self.windows
+        if windows is None:
+            return
+        num_pages = run.req.num_computed // self.page_size
+        for idx in sorted(run.seen):
+            if idx < num_pages and not windows.is_seen(idx, num_pages):
+                borders = self.borders(run)
+                is_wanted = any(windows.is_seen(idx, border) for border in borders)
+                self.let_go(windows, run, idx, is_wanted=is_wanted)
+
+    def let_go(self, windows: WindowModel, run: ModelRun, idx: int, *, is_wanted: bool) -> None:
+        page = run.seen.pop(idx)
+        if idx >= run.num_held:
+            windows.free.add(page)
+        elif not any(page in other.seen.values() for other in self.runs.values()):
+            windows.push(self.prefix(run.req, idx + 1), is_last=is_wanted)
+
+    def borders(self, run: ModelRun) -> set[int]:
+        """Where others may go on, as far as it was known when it began."""
+        num_prompt, keep = run.req.num_prompt_tokens, run.req.options.keep
+        borders = {(num_prompt - 1) // self.page_size, run.num_known}
+        if keep is not None:
+            borders.add(min(keep.num_tokens or num_prompt, num_prompt) // self.page_size)
+        return borders
+
+    def num_window_pages(self) -> int:
+        assert self.windows is not None
+        return len(self.windows.free) + len(self.windows.queue)
 
     def num_available(self) -> int:
         return len(self.free) + len(self.cached.keys() - self.held)
+
+    def take_window_pages(self, run: ModelRun, new_pages: dict[int, int]) -> None:
+        """By index."""
+        if self.windows is None:
+            return
+        self.windows.make_free(len(new_pages), self.pins_in_force())
+        assert self.windows.free.issuperset(new_pages.values())
+        self.windows.free -= set(new_pages.values())
+        run.seen |= new_pages
 
     def take(self, run: ModelRun, new_pages: list[int]) -> None:
         while len(self.free) < len(new_pages):
@@ -113,6 +227,8 @@ class KVModel:
 
     def _drop(self, prefix: bytes) -> None:
         self.free.add(self.cached.pop(prefix).page)
+        if self.windows is not None:
+            self.windows.drop(prefix)
         self.pins.pop(prefix, None)
 
     def pins_in_force(self) -> dict[bytes, float]:
@@ -141,13 +257,27 @@ class KVModel:
             if found.page != run.pages[idx]:
                 self.free.add(run.pages[idx])
                 run.pages[idx] = found.page
+            if self.windows is not None and idx in run.seen:
+                self.cache_window_page(self.windows, run, idx)
         run.num_held = end
+
+    def cache_window_page(self, windows: WindowModel, run: ModelRun, idx: int) -> None:
+        prefix, page = self.prefix(run.req, idx + 1), run.seen[idx]
+        run.seen[idx] = windows.cached.setdefault(prefix, page)
+        if run.seen[idx] != page:
+            windows.free.add(page)
+        if prefix in windows.queue:
+            windows.queue.remove(prefix)
 
     def end(self, run: ModelRun, *, keep: bool) -> None:
         if keep:
             self.commit(run)
-            if run.req.options.keep is not None:
-                self.pin(run, run.req.options.keep)
+            self.slide(run)
+        if self.windows is not None:
+            for idx in sorted(run.seen):
+                self.let_go(self.windows, run, idx, is_wanted=True)
+        if keep and run.req.options.keep is not None:
+            self.pin(run, run.req.options.keep)
         self.free |= set(run.pages[run.num_held :])
         del self.runs[run.req.run_id]
 
@@ -170,10 +300,26 @@ class KVLedgerMachine(RuleBasedStateMachine):
         page_size=st.integers(1, 3),
         num_rows=st.integers(1, 4),
         share=st.sampled_from([0.0, 0.5, 1.0]),
+        window=st.sampled_from([None, 1, 2, 3, 4, 6]),
+        num_window_pages=st.integers(2, 12),
     )
-    def begin(self, num_pages: int, page_size: int, num_rows: int, share: float) -> None:
-        self.ledger = KVLedger(num_pages, page_size, num_rows, MAX_LEN, share, self._clock)
-        self.model = KVModel(num_pages, page_size, int(num_pages * share))
+    def begin(
+        self,
+        num_pages: int,
+        page_size: int,
+        num_rows: int,
+        share: float,
+        window: int | None,
+        num_window_pages: int,
+    ) -> None:
+        pages = model = None
+        if window is not None:
+            pages = WindowPages(num_window_pages, page_size, window)
+            model = WindowModel(num_window_pages, page_size, window)
+        self.ledger = KVLedger(
+            num_pages, page_size, num_rows, MAX_LEN, share, self._clock, windows=pages
+        )
+        self.model = KVModel(num_pages, page_size, int(num_pages * share), model)
 
     def _clock(self) -> float:
         return self.model.time_s
@@ -193,6 +339,17 @@ class KVLedgerMachine(RuleBasedStateMachine):
         run = self.model.runs[req.run_id]
         assert req.num_cached_tokens == len(run.pages) * self.ledger.page_size
 
+    @precondition(lambda self: self.ledger.num_free_rows)
+    @rule(prompt=PROMPTS, chunk=st.integers(1, 5), ends=st.booleans(), keep=KEEPS)
+    def serve(self, prompt: list[int], chunk: int, ends: bool, keep: KeepPrefix | None) -> None:
+        """A whole prefill, and perhaps no more."""
+        self.start(prompt, b"", keep)
+        run = self.model.runs[self.num_runs]
+        for _ in prompt:
+            self._compute(run, chunk, commits=True)
+        if ends:
+            self._end(run, keep=True)
+
     @rule(prompt=PROMPTS, namespace=NAMESPACES)
     def look_up(self, prompt: list[int], namespace: bytes) -> None:
         """Somebody who waits: a use, but no hold."""
@@ -211,7 +368,9 @@ class KVLedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), num_tokens=st.integers(1, 8), commits=st.booleans())
     def compute(self, data: Any, num_tokens: int, commits: bool) -> None:
         """A chunk of prefill, or a token that was made just now."""
-        run = self._any_run(data)
+        self._compute(self._any_run(data), num_tokens, commits=commits)
+
+    def _compute(self, run: ModelRun, num_tokens: int, *, commits: bool) -> None:
         req = run.req
         if req.num_computed == req.num_tokens and req.num_tokens < MAX_LEN:
             req.append(num_tokens % 3)
@@ -221,20 +380,31 @@ class KVLedgerMachine(RuleBasedStateMachine):
             self.ledger.req_to_token.max_pages
         ):
             return
+        if self.ledger.windows is not None:
+            self.ledger.windows.slide(req)
+            self.model.slide(run)
+            if num_new > self.model.num_window_pages():
+                return
         self.ledger.extend(req, end)
         row_pages = self._row_pages(req)
         assert row_pages[: len(run.pages)] == run.pages
+        seen = self._seen_pages(req)
+        new_seen = {idx: seen[idx] for idx in range(len(run.pages), len(row_pages)) if seen}
         self.model.take(run, row_pages[len(run.pages) :])
+        self.model.take_window_pages(run, new_seen)
         req.num_computed = end
         if commits:
             self.ledger.commit(req)
             self.model.commit(run)
+            self.model.slide(run)
 
     @precondition(lambda self: self.model.runs)
     @rule(data=st.data(), keep=st.booleans())
     def end(self, data: Any, keep: bool) -> None:
         """A finish or an abort; and what a retraction does with its pages."""
-        run = self._any_run(data)
+        self._end(self._any_run(data), keep=keep)
+
+    def _end(self, run: ModelRun, *, keep: bool) -> None:
         self.model.end(run, keep=keep)
         self.ledger.release(run.req, keep=keep)
 
@@ -278,6 +448,23 @@ class KVLedgerMachine(RuleBasedStateMachine):
         for run in model.runs.values():
             assert self._row_pages(run.req) == run.pages
             assert run.req.num_cached_pages == run.num_held
+            assert self._seen_pages(run.req) == run.seen
+        if ledger.windows is not None and model.windows is not None:
+            allocator = ledger.windows.pages.allocator
+            assert model.windows.free == {
+                page for page in range(model.windows.num_pages) if allocator.is_free(page)
+            }
+            assert window_prefixes(ledger.cache) == {
+                prefix.replace(b"|", b"", 1): page for prefix, page in model.windows.cached.items()
+            }
+
+    def _seen_pages(self, req: Req) -> dict[int, int]:
+        """By index: all entries but those of padding."""
+        if self.ledger.windows is None:
+            return {}
+        row = self.ledger.windows.req_to_token.page_table[req.row].tolist()
+        padding_page = self.ledger.windows.req_to_token.padding_page
+        return {idx: page for idx, page in enumerate(row) if page != padding_page}
 
     def _row_pages(self, req: Req) -> list[int]:
         return self.ledger.req_to_token.read_pages(req.row, 0, req.num_pages)
@@ -292,10 +479,21 @@ class KVLedgerMachine(RuleBasedStateMachine):
         self._flush()
         assert self.ledger.allocator.num_free == self.ledger.num_pages
         assert self.ledger.num_pinned_tokens() == 0
+        if self.ledger.windows is not None:
+            allocator = self.ledger.windows.pages.allocator
+            assert allocator.num_free == allocator.num_pages
 
 
 def cached_prefixes(cache: RadixCache) -> dict[bytes, int]:
     return {prefix: node.page for prefix, node in nodes_by_prefix(cache).items()}
+
+
+def window_prefixes(cache: RadixCache) -> dict[bytes, int]:
+    return {
+        prefix: node.window_page
+        for prefix, node in nodes_by_prefix(cache).items()
+        if node.window_page is not None
+    }
 
 
 def pinned_prefixes(cache: RadixCache, now: float) -> dict[bytes, float]:

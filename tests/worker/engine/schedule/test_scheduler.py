@@ -4,6 +4,8 @@ import pytest
 
 from shared.protocol.finish import Finish, FinishReason
 from tests.worker.engine.fake_runner import NAN_TOKEN, Stage, expected_output, next_token
+from worker.engine.cache.page_allocator import PoolNeeds
+from worker.engine.cache.window_pages import num_running_pages
 from worker.engine.schedule.waiting_queue import SchedulePolicy
 
 LENGTH = FinishReason.LENGTH
@@ -348,3 +350,27 @@ def test_a_new_request_leaves_room_for_the_running_ones() -> None:
     assert stage.scheduler.load().num_waiting == 1
     stage.run()
     assert stage.scheduler.load().num_preemptions == 0
+
+
+def test_more_requests_run_at_once_in_the_same_memory_where_half_of_the_layers_have_a_window() -> (
+    None
+):
+    num_running = num_running_pages(window=8, page_size=4, max_running=32, max_step_tokens=64)
+    most = []
+    for needs, window in ((PoolNeeds(4, 2), None), (PoolNeeds(4, 2, 1, num_running), 8)):
+        num_pages = needs.of_bytes(4096).num_pages
+        stage = Stage(
+            num_pages=num_pages,
+            page_size=4,
+            max_running=32,
+            max_step_tokens=64,
+            max_context_len=200,
+            window=window,
+        )
+        for run_id in range(32):
+            stage.add(run_id, [run_id, *[1] * 90], max_tokens=40)
+        num_running_at_once = 0
+        while stage.step():
+            num_running_at_once = max(num_running_at_once, stage.scheduler.load().num_running)
+        most.append((num_pages, num_running_at_once))
+    assert most == [(512, 16), (710, 23)]

@@ -71,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_prefill_tokens=st.none() | st.integers(1, 8),
         num_snapshots=st.none() | st.integers(0, 6),
         min_gain_tokens=st.integers(1, 6),
+        window=st.sampled_from([None, 1, 3, 4, 9]),
     )
     def start(
         self,
@@ -86,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_prefill_tokens: int | None,
         num_snapshots: int | None,
         min_gain_tokens: int,
+        window: int | None,
     ) -> None:
         """With `num_snapshots` it keeps states, which no guess may come by."""
         keeps_states = num_snapshots is not None
@@ -104,6 +106,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             snapshots=None
             if num_snapshots is None
             else StateSnapshots(num_snapshots, min_gain_tokens),
+            window=None if keeps_states else window,
         )
         self.eos_token_ids = eos_token_ids
 

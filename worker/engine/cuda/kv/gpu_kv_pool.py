@@ -17,6 +17,7 @@ class GpuKVPool:
     def __init__(self, layout: KVLayout, num_pages: int, device: torch.device) -> None:
         self.page_size = layout.page_size
         self.num_pages = num_pages
+        self.num_window_pages: int | None = None
         self.num_tokens = num_pages * layout.page_size
         self.dtype = layout.dtype
         self._places = layout.places

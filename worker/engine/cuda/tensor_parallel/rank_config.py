@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from worker.engine.cache.page_allocator import num_kv_pages
+from worker.engine.cache.page_allocator import PoolNeeds, num_kv_pages
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.tensor_parallel.rank_share import divide
@@ -39,7 +39,8 @@ def rank_config(
     if config.device != "cpu":
         return settled
     kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
-    num_pages = num_kv_pages(config, share.kv_bytes_per_token(kv_dtype))
+    needs = PoolNeeds(config.page_size, share.kv_bytes_per_token(kv_dtype))
+    num_pages, _ = num_kv_pages(config, needs)
     return dataclasses.replace(
         settled,
         attention_backend="torch",
