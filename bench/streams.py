@@ -135,7 +135,8 @@ def main(
     room = str(num + num // 4 + 2 * _WARM)
     flags = (
         *("--scripted", "--scripted-token-low", "300", "--scripted-token-high", "1200"),
-        *("--scripted-token-s", str(token_s), "--queue-max-interactive", room),
+        *("--scripted-token-s", str(token_s), "--num-kv-tokens", str(1000 * num)),
+        *("--queue-max-interactive", room),
         *(
             "--queue-max-msgs",
             room,
