@@ -137,14 +137,8 @@ def main(
         *("--scripted", "--scripted-token-low", "300", "--scripted-token-high", "1200"),
         *("--scripted-token-s", str(token_s), "--num-kv-tokens", str(1000 * num)),
         *("--queue-max-interactive", room),
-        *(
-            "--queue-max-msgs",
-            room,
-            "--max-running",
-            room,
-            "--max-step-tokens",
-            str(2 * num + 4096),
-        ),
+        *("--queue-max-msgs", room, "--max-running", room),
+        *("--max-step-tokens", str(2 * num + 4096)),
     )
     with local_serve(*flags) as serve:
         uvloop.run(measure(serve, num, at_once, watch_s))
