@@ -204,7 +204,8 @@ def num_words_of_prose() -> int:
     """Of README.md and docs/, without tables, code and the generated pages."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     texts = [page.read_text() for page in pages if page.name not in GENERATED_PAGES]
-    prose = [re.sub(r"^```.*?^```|^\s*\|.*?$", "", text, flags=re.M | re.S) for text in texts]
+    code_or_table = re.compile(r"^```.*?^```|^    [^\n]*$|^\s*\|.*?$", re.M | re.S)
+    prose = [code_or_table.sub("", text) for text in texts]
     return sum(len(text.split()) for text in prose)
 
 
