@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ INSTALL = "pip install 'jetflock[audio]'"
 MAX_CHANNELS = 64
 MAX_RATE = 768_000
 MIN_RATE = 1000
+_MAX_CHUNKS = 1024  # of a file of nothing else there would be millions
 _INTEGERS, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE
 _FORMAT = struct.Struct("<HHIIHH")
 _SUB_FORMAT = slice(24, 26)  # of an extensible one
@@ -59,7 +61,7 @@ def is_wav(data: bytes) -> bool:
 def read_wav(data: bytes, max_s: float) -> Samples:
     """Raises BadAudio."""
     chunks: dict[bytes, bytes] = {}
-    for name, chunk in _chunks(data):
+    for name, chunk in islice(_chunks(data), _MAX_CHUNKS):
         chunks.setdefault(name, chunk)
     head = chunks.get(b"fmt ", b"")
     if len(head) < _FORMAT.size or b"data" not in chunks:

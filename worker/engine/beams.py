@@ -17,7 +17,7 @@ from worker.engine.request.arrival import Arrival
 from worker.engine.request.req import Req
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.scheduler import Scheduler
-from worker.engine_link.engine_messages import AddRequest, RunOutput, RunShare
+from worker.engine_link.engine_messages import AddRequest, RunOutput
 
 
 class Candidate(NamedTuple):
@@ -166,14 +166,10 @@ class BeamHandler:
             outputs = self._scheduler.take_ended()  # steps that were refused
         return left
 
-    def own_shares(self, shares: list[RunShare]) -> list[RunShare]:
-        """What steps of searches had is their searches'. Ask before `take`."""
-        return [
-            share
-            if (run := self._owners.get(share.run_id)) is None
-            else msgspec.structs.replace(share, run_id=run.run_id)
-            for share in shares
-        ]
+    def owner(self, step_id: int) -> int | None:
+        """The run whose request this is. Ask before `take`."""
+        run = self._owners.get(step_id)
+        return None if run is None else run.run_id
 
     def _advance(self, run: _Run, output: RunOutput) -> list[RunOutput]:
         finish = output.finish

@@ -16,7 +16,7 @@ from worker.engine.request.req import Req
 from worker.engine.request.req_window import ReqWindow, Sound
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.scheduler import Scheduler
-from worker.engine_link.engine_messages import AddRequest, RunOptions, RunOutput, RunShare
+from worker.engine_link.engine_messages import AddRequest, RunOptions, RunOutput
 
 _SEED_MASK = (1 << 64) - 1
 
@@ -98,14 +98,10 @@ class TranscriptionHandler:
             outputs = self._scheduler.take_ended()  # windows that were refused
         return left
 
-    def own_shares(self, shares: list[RunShare]) -> list[RunShare]:
-        """What windows had is their runs'. Ask before `take`."""
-        return [
-            share
-            if (run := self._owners.get(share.run_id)) is None
-            else msgspec.structs.replace(share, run_id=run.run_id)
-            for share in shares
-        ]
+    def owner(self, step_id: int) -> int | None:
+        """The run whose request this is. Ask before `take`."""
+        run = self._owners.get(step_id)
+        return None if run is None else run.run_id
 
     def _advance(self, run: _Run, output: RunOutput) -> RunOutput:
         has_ended = False

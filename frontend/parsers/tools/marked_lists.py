@@ -12,21 +12,10 @@ from frontend.parsers.calls.tool_parser import Declaration, ListedCalls, MarkRef
 _CALLS = "<|tool_call|>"
 
 
-class Granite(ListedCalls):
-    """`<|tool_call|>[{"name": ..., "arguments": {...}}]`."""
+class MarkedList(ListedCalls):
+    """A mark, and the list."""
 
-    name = "granite"
     level = 3
-    marks = Marks(_CALLS)
-
-    def fits(self, template: str) -> bool:
-        return _CALLS in template
-
-    def messages(self, messages: list[Message], template: str) -> list[Message]:
-        """Most of its templates know calls and results by roles or not at all."""
-        if "tool_calls" in template:
-            return messages
-        return [_with_calls(message, _CALLS, "") for message in messages]
 
     def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
         return json_calls(text, at, ())
@@ -35,34 +24,12 @@ class Granite(ListedCalls):
         return next_json_call(text, at, names, in_list=True)
 
 
-class Phi4Mini(Granite):
+class ClosedList(MarkedList):
     """The same with a closing mark."""
-
-    name = "phi4_mini"
-    marks = Marks(_CALLS, "<|/tool_call|>")
 
     @property
     def example(self) -> str:
         return f'{self.marks.begin}[{{"name": "<name>", "arguments": {{...}}}}]{self.marks.end}'
-
-    def fits(self, template: str) -> bool:
-        return "<|/tool|>" in template
-
-    def messages(self, messages: list[Message], template: str) -> list[Message]:
-        if "tool_calls" in template:
-            return messages
-        return [_with_calls(message, _CALLS, self.marks.end) for message in messages]
-
-    def with_tools(
-        self, messages: list[Message], tools: list[Declaration], template: str
-    ) -> list[Message]:
-        """Its own template takes them, as a text, of the system message."""
-        if "message['tools']" not in template or not tools:
-            return messages
-        told = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
-        if messages[0]["role"] == "system":
-            return [{**messages[0], "tools": told}, *messages[1:]]
-        return [{"role": "system", "content": "", "tools": told}, *messages]
 
     def behind_call(
         self, text: str, at: int, names: Collection[str], *, in_list: bool
@@ -75,7 +42,44 @@ class Phi4Mini(Granite):
         return f"{super().calls_rule(ref, is_single=is_single)} {ref(self.marks.end)}"
 
 
-class Nemotron(Phi4Mini):
+class Granite(MarkedList):
+    """`<|tool_call|>[{"name": ..., "arguments": {...}}]`."""
+
+    name = "granite"
+    marks = Marks(_CALLS)
+
+    def fits(self, template: str) -> bool:
+        return _CALLS in template
+
+    def messages(self, messages: list[Message], template: str) -> list[Message]:
+        return _with_all_calls(messages, template, self.marks)
+
+
+class Phi4Mini(ClosedList):
+    """`<|tool_call|>[{"name": ..., "arguments": {...}}]<|/tool_call|>`."""
+
+    name = "phi4_mini"
+    marks = Marks(_CALLS, "<|/tool_call|>")
+
+    def fits(self, template: str) -> bool:
+        return "<|/tool|>" in template
+
+    def messages(self, messages: list[Message], template: str) -> list[Message]:
+        return _with_all_calls(messages, template, self.marks)
+
+    def with_tools(
+        self, messages: list[Message], tools: list[Declaration], template: str
+    ) -> list[Message]:
+        """Its own template takes them, as a text, of the system message."""
+        if "message['tools']" not in template or not tools:
+            return messages
+        told = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+        if messages[0]["role"] == "system":
+            return [{**messages[0], "tools": told}, *messages[1:]]
+        return [{"role": "system", "content": "", "tools": told}, *messages]
+
+
+class Nemotron(ClosedList):
     """`<TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>`."""
 
     name = "nemotron"
@@ -85,16 +89,8 @@ class Nemotron(Phi4Mini):
     def fits(self, template: str) -> bool:
         return self.marks.begin in template
 
-    def messages(self, messages: list[Message], template: str) -> list[Message]:
-        return messages
 
-    def with_tools(
-        self, messages: list[Message], tools: list[Declaration], template: str
-    ) -> list[Message]:
-        return messages
-
-
-class Functools(Granite):
+class Functools(MarkedList):
     """`functools[{"name": ..., "arguments": {...}}]`, as other templates ask Phi 4 mini for."""
 
     name = "functools"
@@ -104,11 +100,15 @@ class Functools(Granite):
     def fits(self, template: str) -> bool:
         return "functools[" in template
 
-    def messages(self, messages: list[Message], template: str) -> list[Message]:
+
+def _with_all_calls(messages: list[Message], template: str, marks: Marks) -> list[Message]:
+    """Most of these templates know calls and results by roles or not at all."""
+    if "tool_calls" in template:
         return messages
+    return [_with_calls(message, marks) for message in messages]
 
 
-def _with_calls(message: Message, begin: str, end: str) -> Message:
+def _with_calls(message: Message, marks: Marks) -> Message:
     """A message whose calls, or whose result, stand in its content."""
     if message["role"] == "tool":
         return {**message, "role": "tool_response"}
@@ -116,5 +116,5 @@ def _with_calls(message: Message, begin: str, end: str) -> Message:
     if not calls:
         return message
     told = [{"name": each["name"], "arguments": each.get("arguments", {})} for each in calls]
-    text = f"{begin}{json.dumps(told, ensure_ascii=False)}{end}"
+    text = f"{marks.begin}{json.dumps(told, ensure_ascii=False)}{marks.end}"
     return {**message, "content": f"{message.get('content') or ''}{text}"}

@@ -30,7 +30,13 @@ from worker.engine.request.stop_check import StopCheck
 from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.scheduler import Scheduler
 from worker.engine.transcribing import TranscriptionHandler
-from worker.engine_link.engine_messages import AddRequest, EngineLoad, RunOutput, StepOutput
+from worker.engine_link.engine_messages import (
+    AddRequest,
+    EngineLoad,
+    RunOutput,
+    RunShare,
+    StepOutput,
+)
 
 GRAMMAR_POLL_S = 0.002
 SIGN_OF_LIFE_S = 1.0
@@ -248,7 +254,7 @@ class Engine:
         # What they wait for now is over with the next step: no load to be told.
         for handler in (self._transcriptions, self._beams):
             if handler:
-                shares = handler.own_shares(shares)
+                shares = [_owned(share, handler.owner(share.run_id)) for share in shares]
                 outputs = handler.take(outputs)
         if done is None:
             return StepOutput(self._num_steps, outputs, load)
@@ -271,3 +277,8 @@ class Engine:
             num_waiting=load.num_waiting + len(self._in_grammar_queue),
             num_waiting_tokens=load.num_waiting_tokens + num_tokens,
         )
+
+
+def _owned(share: RunShare, owner: int | None) -> RunShare:
+    """What a request of a run had is the run's."""
+    return share if owner is None else msgspec.structs.replace(share, run_id=owner)
