@@ -29,6 +29,7 @@ from shared.protocol.bills import Bill, BillBatch, UsageHead, UsagePart, UsageSu
 from shared.protocol.codec import encode, encode_token_frame
 from shared.protocol.dead import Crash, DeadRequest
 from shared.protocol.finish import Beam, Cost, Finish, FinishReason, RunFacts
+from shared.protocol.hearing_card import HearingCard, TranscriptRule
 from shared.protocol.image_sizes import AreaSize, BudgetSize, EdgeSize, FixedSize
 from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.protocol.log_records import Claim, End, Release, Restatement, TokenEntry, TokenFrame
@@ -50,6 +51,8 @@ from shared.protocol.reply import (
     ScoreMethod,
     Surface,
     TextParams,
+    TranscriptFormat,
+    TranscriptReply,
 )
 from shared.protocol.request import (
     EmbedsDtype,
@@ -57,6 +60,7 @@ from shared.protocol.request import (
     GivenOutput,
     ImageSpan,
     KeepPrefix,
+    PromptAudio,
     PromptEmbeds,
     Readers,
     RequestGroup,
@@ -199,6 +203,18 @@ WHOLE_REPLY = ReplyParams(
 BY_TOKEN_REPLY = msgspec.structs.replace(WHOLE_REPLY, is_by_token=True)
 CALLS_REPLY = msgspec.structs.replace(
     REPLY, answer=AnswerFormat("json", ("now",), is_calls_alone=True)
+)
+TRANSCRIPT_REPLY = msgspec.structs.replace(
+    REPLY,
+    surface=Surface.TRANSCRIPTION,
+    transcript=TranscriptReply(
+        TranscriptFormat.SRT,
+        TranscriptRule(4123, 2, 4, 440, 444, True),
+        41.23,
+        0.5,
+        "en",
+        {"en": 6},
+    ),
 )
 ONE_PIECE_REPLY = msgspec.structs.replace(REPLY, is_whole=True)
 WHOLE_SAMPLING = SamplingParams(
@@ -406,6 +422,15 @@ MAPS |= {
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
         text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",
         level=4, embeds=PromptEmbeds(64, EmbedsDtype.BFLOAT16, b"digest"),
+    ),
+    "request-audio": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(TRANSCRIPT_REPLY), deadline_s=60.0, prompt_ids=b"\1\0\0\0",
+        prompt_object="prompt-x", level=4, audio=PromptAudio(4123, b"digest"),
+    ),
+    "model-hearing": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        hearing=HearingCard(80, 1, 2, 3, 4, 448, 5, {"en": 6}, 7, 8, (9,), (10, 11), 50),
     ),
     "worker-no-embeds": WorkerCard(
         "worker-1", "p", "m", "r1", WorkerState.READY, takes_no_embeds=True

@@ -137,7 +137,7 @@ async def test_update_weights(stage: Stage, worker: RunningWorker, tmp_path: Pat
     order = {"model_path": str(tmp_path / "nowhere")}
     status, answer = await post(stage, "/update_weights_from_disk", order)
     assert status == 400
-    assert "has no config.json" in answer["error"]["message"]
+    assert "is no folder" in answer["error"]["message"]
     assert worker.worker._state is WorkerState.READY
 
 
