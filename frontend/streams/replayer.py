@@ -19,7 +19,7 @@ from shared.storage.stream_quorum import has_quorum
 from shared.telemetry.log import get_logger
 
 WHOLE_SILENCE_S = 3.0  # of one whose answer comes in one piece
-MAX_BACKOFF_S = 10.0  # of one that is queued or slow, and while no detokenizer answers
+MAX_BACKOFF_S = 10.0  # of one that is queued, and while no detokenizer answers
 _GAP_RETRY_S = 0.2
 _FAILED_RETRY_S = 0.25  # the partition is just changing hands; doubled while nobody answers
 _LOST_AFTER = 2  # looks in a row that found nothing, a second apart or more
@@ -120,14 +120,9 @@ class Replayer:
                 _back_off(stream)
                 await self._look_whether_lost(stream, generation)
             else:
-                stream.num_missing = 0
-                position = stream.position
+                stream.backoff_s, stream.num_missing = _silence_s(stream), 0
                 if reply.chunk is not None:
                     stream.receive(reply.chunk, loop.time())
-                if reply.chunk is None or stream.position > position:
-                    stream.backoff_s = _silence_s(stream)
-                else:
-                    _back_off(stream)
         finally:
             is_stale = num_reconnects != self._num_reconnects  # asked on a connection that is gone
             stream.asked_at = float("-inf") if is_stale else loop.time()
