@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
-from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall
+from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall, end_mark
 from frontend.parsers.calls.json_span import JsonSpan
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
@@ -175,9 +175,9 @@ class ListedCalls(ToolParser):
     def behind_call(
         self, text: str, at: int, names: Collection[str], *, in_list: bool
     ) -> Head | ListEnd:
-        if not in_list:
-            return NoCall()
-        return ListEnd(at + 1) if text[at] == "]" else self.next_in_list(text, at, names)
+        if in_list:
+            return ListEnd(at + 1) if text[at] == "]" else self.next_in_list(text, at, names)
+        return end_mark(text, at, self.marks.end) if self.marks.end else NoCall()
 
     def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
         return '"[" call "]"' if is_single else '"[" call (", " call)* "]"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from frontend.parsers.calls.call_head import Head, ListEnd, end_mark, json_calls, next_json_call
+from frontend.parsers.calls.call_head import Head, json_calls, next_json_call
 from frontend.parsers.calls.marks import Marks
 from frontend.parsers.calls.tool_parser import Declaration, ListedCalls, MarkRef, Message
 
@@ -30,13 +30,6 @@ class ClosedList(MarkedList):
     @property
     def example(self) -> str:
         return f'{self.marks.begin}[{{"name": "<name>", "arguments": {{...}}}}]{self.marks.end}'
-
-    def behind_call(
-        self, text: str, at: int, names: Collection[str], *, in_list: bool
-    ) -> Head | ListEnd:
-        if in_list:
-            return super().behind_call(text, at, names, in_list=True)
-        return end_mark(text, at, self.marks.end)
 
     def calls_rule(self, ref: MarkRef, *, is_single: bool) -> str:
         return f"{super().calls_rule(ref, is_single=is_single)} {ref(self.marks.end)}"

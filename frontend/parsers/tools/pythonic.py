@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 
-from frontend.parsers.calls.call_head import CallHead, Head, ListEnd, NoCall, end_mark, name_end
+from frontend.parsers.calls.call_head import CallHead, Head, NoCall, name_end
 from frontend.parsers.calls.json_span import skip_space
 from frontend.parsers.calls.lark_json import json_rule
 from frontend.parsers.calls.marks import Marks
@@ -73,13 +73,6 @@ class Llama4(Pythonic):
 
     def behind_mark(self, text: str, at: int, names: Collection[str]) -> Head:
         return super().at_start(text, at, names)
-
-    def behind_call(
-        self, text: str, at: int, names: Collection[str], *, in_list: bool
-    ) -> Head | ListEnd:
-        if in_list:
-            return super().behind_call(text, at, names, in_list=True)
-        return end_mark(text, at, self.marks.end)
 
 
 def python_head(text: str, at: int, names: Collection[str]) -> Head:
