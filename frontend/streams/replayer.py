@@ -95,7 +95,7 @@ class Replayer:
         for generation in self._router.generations:
             for stream in generation.streams:
                 stream.asked_at = float("-inf")
-                self._router.ask(Reading(stream, generation), 0.0)
+                self._router.ask(Reading(stream, generation))
         self._router.on_gap.set()
 
     async def _ask(self, reading: Reading) -> None:

@@ -123,8 +123,10 @@ class ReplyRouter:
         """The generations that have a stream of this request."""
         return [reading.generation for reading in self._readings.get(rid, ())]
 
-    def ask(self, reading: Reading, at: float) -> None:
-        """Have it looked at then whether a replay of the stream is to be asked for."""
+    def ask(self, reading: Reading, at: float = 0.0) -> None:
+        """Have it looked at then, by default at the next look of all, whether a replay of the
+        stream is to be asked for.
+        """
         if reading.generation in self._generations:
             reading.stream.ask_at = at
             self._to_ask.set(reading, at)
@@ -149,11 +151,10 @@ class ReplyRouter:
 
     def ask_for(self, generation: Generation) -> None:
         """Have what it misses replayed at once: others have heard it before."""
-        now = asyncio.get_running_loop().time()
         for stream in generation.streams:
             if not stream.have:
                 stream.asked_at -= stream.backoff_s
-                self.ask(Reading(stream, generation), now)
+                self.ask(Reading(stream, generation))
         self.on_gap.set()
 
     @prompt
@@ -173,7 +174,7 @@ class ReplyRouter:
                 stream.receive(chunk, now)
                 if stream.has_gap:
                     self._metrics.reply_gaps.inc()
-                    self.ask(reading, now)
+                    self.ask(reading)
                     self.on_gap.set()
                 elif stream.ask_at > latest_ask_at:  # it had been silent for long
                     self.ask(reading, latest_ask_at)
