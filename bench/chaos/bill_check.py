@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator
 from bench.chaos.violation import Violation, ViolationKind
 from detok.full_fold import fold_from_log
 from shared.cluster import Cluster
-from shared.errors import BrokerError
+from shared.errors import BrokerError, ProtocolError
 from shared.protocol.bills import Bill, decode_bills
+from shared.protocol.codec import decode_ownership
 from shared.service.usage_sums import UsageSums
 from shared.subjects import rid_of
 
@@ -40,7 +41,11 @@ async def _differences(cluster: Cluster) -> AsyncIterator[Violation]:
     async for message in js.proven_scan(subjects.bills_stream, subjects.bills("*")):
         bills += decode_bills(message.data).bills
     owned = f"{subjects.prefix}.own.*.*"
-    rids = {rid_of(each.subject) async for each in js.proven_scan(subjects.tokens_stream, owned)}
+    rids: set[str] = set()
+    async for message in js.proven_scan(subjects.tokens_stream, owned):
+        with contextlib.suppress(ProtocolError):  # garbage on a subject is no request
+            decode_ownership(message.data)
+            rids.add(rid_of(message.subject))
     times = Counter(bill.rid for bill in bills)
     for rid, num in times.items():
         if num > 1:
