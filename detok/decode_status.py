@@ -69,6 +69,7 @@ class DecodeStatus:
         self.is_partial = is_partial
         self.met_at = time.monotonic()  # when its first record was read here
         self.checked_at = self.met_at  # while partial: against the whole log
+        self.seemed_over = False  # at that look
         self.claim: Claim | None = None  # the latest
         self.num_claims = 0  # read here
         self.claimed_at = 0.0  # by the monotonic clock, when it was read here

@@ -37,6 +37,7 @@ from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, To
 from shared.protocol.text import TextChunk
 from shared.subjects import is_rid, rid_of
 from shared.telemetry.log import get_logger
+from shared.token_log.fold import RequestFold
 
 _RETRY_S = 0.3
 _PARTIAL_CHECK_S = 30.0  # a living writer restates more often
@@ -78,7 +79,7 @@ class Partition:
         self._unknown: dict[str, UnknownRequest] = {}
         self._settled = SettledRequests()
         self._bills = BillWriter(services.cluster, self.number, services.stats)
-        self._unbilled: dict[str, int] = {}  # where they seem to have ended: it is being read
+        self._unbilled: set[tuple[int, str]] = set()  # places of ends whose bills are being made
         self._untold = UntoldText(services.tokenizers, self._finish)
         self._waiting = WaitingSubjects()
         self._reads = asyncio.Semaphore(_MAX_READS_AT_ONCE)
@@ -128,7 +129,8 @@ class Partition:
         """Up to there, whoever has ended is among the bills."""
         if self._reader is None or not self.may_publish:
             return None
-        open_ends = [*self._unbilled.values(), *(each.seq for each in self._unknown.values())]
+        open_ends = [place for place, _ in self._unbilled]
+        open_ends += (each.seq for each in self._unknown.values())
         return min([self._reader.next_seq, *open_ends]) - 1
 
     def _bill(self, status: DecodeStatus, place: int, time_s: float) -> None:
@@ -340,7 +342,7 @@ class Partition:
         return self._reader.time_s
 
     def _begin_complete(self, status: DecodeStatus, seq: int, time_s: float) -> None:
-        self._unbilled.setdefault(status.rid, seq)
+        self._unbilled.add((seq, status.rid))
         self._spawn(self._complete(status, seq, time_s))
 
     # Requests met in the middle of their log
@@ -385,32 +387,39 @@ class Partition:
         try:
             await self._complete_fold(status, seq)
         finally:
-            self._unbilled.pop(status.rid, None)
+            self._unbilled.discard((seq, status.rid))
         if status.fold.finish is not None and not status.is_partial and not status.place:
             self._bill(status, seq, time_s)
             self._mark_dirty(status)
 
     async def _complete_fold(self, status: DecodeStatus, seq: int) -> None:
         while status.is_partial:
-            try:
-                async with self._reads:
-                    fold = await fold_from_log(self._services.cluster, status.rid, seq)
-            except BrokerError as exc:
-                log.warning("request_not_folded", rid=status.rid, error=str(exc))
-                await asyncio.sleep(_RETRY_S)
-                continue
+            fold = await self._whole_fold(status.rid, seq)
             if fold is None or fold.finish is None:
                 if status.fold.finish is None:
                     return
                 fold = status.fold
-            if status.is_partial:
-                status.adopt(fold)
-                self.holders.note(status)
+            self._adopt(status, fold)
+
+    async def _whole_fold(self, rid: str, seq: int) -> RequestFold | None:
+        while True:
+            try:
+                async with self._reads:
+                    return await fold_from_log(self._services.cluster, rid, seq)
+            except BrokerError as exc:
+                log.warning("request_not_folded", rid=rid, error=str(exc))
+                await asyncio.sleep(_RETRY_S)
+
+    def _adopt(self, status: DecodeStatus, fold: RequestFold) -> None:
+        if status.is_partial:
+            status.adopt(fold)
+            self.holders.note(status)
 
     async def _check_partial(self) -> None:
         """Late frames may wake up a request that finished long ago, and that nobody will restate.
 
-        It would be live for ever, and hold the floor.
+        It would be live for ever, and hold the floor. At the first look its finish may only be
+        ahead of what was read here.
         """
         while True:
             await asyncio.sleep(_PARTIAL_CHECK_S / 4)
@@ -418,7 +427,16 @@ class Partition:
             for status in list(self._requests.values()):
                 if status.is_partial and now - status.checked_at > _PARTIAL_CHECK_S:
                     status.checked_at = now
-                    self._spawn(self._complete(status, 0, status.told_at))
+                    self._spawn(self._look_at_partial(status))
+
+    async def _look_at_partial(self, status: DecodeStatus) -> None:
+        fold = await self._whole_fold(status.rid, 0)
+        if fold is None or fold.finish is None or status.fold.finish is not None:
+            return
+        if status.seemed_over:  # long ago: it has its bill
+            self._adopt(status, fold)
+            self._mark_dirty(status)
+        status.seemed_over = True
 
     # Sending
 
@@ -452,12 +470,14 @@ class Partition:
             self._services.outbox.acknowledge(status.rid, status.claim.ack_subject)
         if status.has_failed and self._reader is not None:
             status.place, status.ended_at = self._reader.next_seq, self._time_s
+            self._unbilled.add((status.place, status.rid))
         self._spawn(self._write_done(status))
 
     async def _write_done(self, status: DecodeStatus) -> None:
         is_ours = await self._services.done_writer.write(status)
         if is_ours and status.has_failed:  # what is not in the log, nobody else makes again
             self._bills.add(bill_of(status), status.rebuild_point.seq)
+        self._unbilled.discard((status.place, status.rid))
         self._services.spans.tell(status, self.number)
         self._requests.pop(status.rid, None)
         self.holders.drop(status.rid)

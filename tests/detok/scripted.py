@@ -277,9 +277,14 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(
-    nats_url: str, num_partitions: int = 2, first_level: int = FEATURE_LEVEL
+    nats_url: str,
+    num_partitions: int = 2,
+    first_level: int = FEATURE_LEVEL,
+    bills_ttl_s: float = 0.0,
 ) -> AsyncIterator[Stage]:
-    config = ClusterConfig(nats_url=nats_url, num_partitions=num_partitions)
+    config = ClusterConfig(
+        nats_url=nats_url, num_partitions=num_partitions, bills_ttl_s=bills_ttl_s
+    )
     async with open_cluster(config, "test", first_level=first_level) as cluster:
         tokenizer = make_tokenizer()
         bundle = make_bundle(tokenizer)

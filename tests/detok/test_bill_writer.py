@@ -9,13 +9,26 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from detok import tokenizer_cache
 from detok.bill_writer import BillWriter
+from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
+from detok.done_writer import DoneWriter
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.protocol.bills import Bill, BillBatch, decode_bills
 from shared.protocol.finish import FinishReason
+from tests.detok.scripted import (
+    ScriptedWorker,
+    eventually,
+    eventually_async,
+    make_rid,
+    open_stage,
+    running_detok,
+    wait_for_done,
+)
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -109,3 +122,37 @@ async def test_without_a_stream_of_bills_none_are_held(nats_server: NatsServer) 
             await until_floor_is(writer, None)
             writer.add(make_bill(8), REBUILT_FROM)
             assert writer.floor is None
+
+
+async def test_who_fails_behind_an_end_has_a_bill_too(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its finish is in no log, and its place is told before its result is stored."""
+    is_let = asyncio.Event()
+    write = DoneWriter.write
+
+    async def write_late(self: DoneWriter, status: DecodeStatus) -> bool:
+        if status.has_failed:
+            await is_let.wait()
+        return await write(self, status)
+
+    monkeypatch.setattr(DoneWriter, "write", write_late)
+    monkeypatch.setattr(tokenizer_cache, "_MAX_ATTEMPTS", 1)
+    async with open_stage(nats_server.url, bills_ttl_s=86_400.0) as stage:
+        cluster = stage.cluster
+        failing, other = make_rid(cluster), make_rid(cluster)
+        stranger = ScriptedWorker(cluster, "no such tokenizer", stage.listener.subject)
+        async with running_detok(stage.config):
+            await stranger.write(failing, await stranger.claim(failing), 0, [5])
+            await eventually(stage.listener.has_finished(failing))
+            worker = stage.worker()
+            await worker.finish(other, await worker.claim(other), 0)
+            await wait_for_done(cluster, other)
+            await time_to_err(1.2)
+            is_let.set()
+
+            async def billed() -> bool:
+                bills = [bill.rid for batch in await stored(cluster) for bill in batch.bills]
+                return bills == [failing, other]
+
+            await eventually_async(billed)
