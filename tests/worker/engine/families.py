@@ -733,6 +733,17 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+SPARSE = LATENT_HEADS | {
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_group": 2,
+    "topk_group": 1,
+    "index_topk": WINDOW,
+    "index_head_dim": 20,
+    "index_n_heads": 16,  # some give a score: of zeros, which are equal, transformers takes any
+}
 DEEPSEEK_YARN = YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 1.3}
 # Computed by models/decoder.py, in torch alone, over latents.
 LATENT: dict[str, tuple[str, dict[str, Any]]] = {
@@ -791,6 +802,20 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
             "n_group": 3,
             "topk_group": 2,
             "rope_parameters": DEEPSEEK_YARN,
+        },
+    ),
+    "deepseek_v32": (
+        "deepseek_v32",
+        SPARSE | {"rope_parameters": DEEPSEEK_YARN},
+    ),
+    "glm_moe_dsa": (
+        "glm_moe_dsa",
+        SPARSE
+        | {
+            "num_hidden_layers": 3,
+            "indexer_types": ["full", "shared", "full"],
+            "attention_bias": True,
+            "pad_token_id": 2,
         },
     ),
     "glm4_moe_lite": (

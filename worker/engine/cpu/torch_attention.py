@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -72,6 +74,8 @@ class TorchAttentionBackend:
             for layer_id, layer in enumerate(layers)
         ]
         self._groups: list[_Group] = []
+        # By indexer, the last that has chosen: of each group the biases of what it chose.
+        self._choices: dict[int, list[torch.Tensor | None]] = {}
         self._is_one_group = False
         # [num_tokens * num_kv_heads] int64: token and head, of the pool.
         self._write_idx: dict[_Pages, torch.Tensor] = {}
@@ -93,18 +97,63 @@ class TorchAttentionBackend:
     ) -> torch.Tensor:
         """Writes `k` and `v`, if there are any; gives what a layer's backend gives."""
         layer = self._layers[layer_id]
-        kept = self._pool.vectors(layer_id)
-        write_idx = self._write_idx[self._pages[layer_id]]
-        for pages, new in zip(kept, (k, v), strict=False):  # of a latent, v is a part of k
-            if new is not None:
-                pages.view(-1, layer.head_dim).index_copy_(0, write_idx, new.flatten(0, 1))
+        kept = self._write(layer_id, k, v)
+        choices: list[torch.Tensor | None] = [None] * len(self._groups)
+        if layer.indexer_id is not None:
+            choices = self._choices[layer.indexer_id]
         q = q * layer.scale
         if self._is_one_group:
-            return self._attend(layer_id, q, kept, self._groups[0]).flatten(1)
+            return self._attend(layer_id, q, kept, self._groups[0], choices[0]).flatten(1)
         output = q.new_empty(*q.shape[:2], layer.latent_dim or layer.head_dim)
-        for group in self._groups:
-            output[group.tokens] = self._attend(layer_id, q[group.tokens], kept, group)
+        for group, choice in zip(self._groups, choices, strict=True):
+            output[group.tokens] = self._attend(layer_id, q[group.tokens], kept, group, choice)
         return output.flatten(1)
+
+    def choose(
+        self, q: torch.Tensor, weights: torch.Tensor, k: torch.Tensor, layer_id: int
+    ) -> None:
+        """As a `ChoosingAttention`."""
+        (pages,) = self._write(layer_id, k)
+        self._choices = {
+            layer_id: [
+                self._choice(layer_id, q[group.tokens], weights[group.tokens], pages, group)
+                for group in self._groups
+            ]
+        }
+
+    def _write(self, layer_id: int, *vectors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """What the layer keeps, with these; of a latent, the value is a part of the key."""
+        kept = self._pool.vectors(layer_id)
+        write_idx = self._write_idx[self._pages[layer_id]]
+        for pages, new in zip(kept, vectors, strict=False):
+            if new is not None:
+                pages.view(-1, new.shape[-1]).index_copy_(0, write_idx, new.flatten(0, 1))
+        return kept
+
+    def _choice(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        weights: torch.Tensor,
+        pages: torch.Tensor,
+        group: _Group,
+    ) -> torch.Tensor | None:
+        """[num_reqs, 1, num_queries, 1, kv_len], as a group's biases. None: there are not more
+        positions than it chooses.
+        """
+        layer = self._layers[layer_id]
+        causal = group.biases[_Reach.of(layer)].squeeze(3).squeeze(1)
+        num_reqs, num_queries, kv_len = causal.shape[0], causal.shape[1], causal.shape[2]
+        assert layer.num_chosen is not None, "it is an indexer"
+        if kv_len <= layer.num_chosen:
+            return None
+        keys = self._gather(layer, pages, group.kv_idx[self._pages[layer_id]], num_reqs)
+        rows = _padded(q.reshape(num_reqs, -1, layer.head_dim).float())
+        scores = (rows @ keys.float().transpose(1, 2))[:, : num_queries * layer.num_heads]
+        by_head = scores.view(num_reqs, num_queries, layer.num_heads, kv_len).relu_()
+        by_head *= weights.view(num_reqs, num_queries, layer.num_heads, 1)
+        total = functools.reduce(operator.add, by_head.unbind(2))  # in order, however many rows
+        return self._bias(_is_not_best(total + causal, layer.num_chosen))
 
     def _attend(
         self,
@@ -112,6 +161,7 @@ class TorchAttentionBackend:
         q: torch.Tensor,
         kept: tuple[torch.Tensor, ...],  # keys and values, or latents
         group: _Group,
+        choice: torch.Tensor | None,  # None: no indexer hides anything
     ) -> torch.Tensor:
         layer = self._layers[layer_id]
         num_reqs, num_queries = group.num_reqs, len(q) // group.num_reqs
@@ -119,9 +169,7 @@ class TorchAttentionBackend:
         num_shared = layer.num_heads // num_kv_heads  # query heads of one KV head
         num_rows = num_queries * num_shared
         by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, head_dim)
-        rows = by_query.transpose(1, 2).reshape(-1, num_rows, head_dim)
-        if num_rows % ROW_STEP:
-            rows = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % ROW_STEP))
+        rows = _padded(by_query.transpose(1, 2).reshape(-1, num_rows, head_dim))
         kv_idx = group.kv_idx[self._pages[layer_id]]
         keys, *others = (self._gather(layer, pages, kv_idx, num_reqs) for pages in kept)
         values = others[0] if others else keys[..., : layer.latent_dim]
@@ -130,6 +178,8 @@ class TorchAttentionBackend:
         if layer.soft_cap is not None:
             real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
         real_scores += group.biases[_Reach.of(layer)]
+        if choice is not None:
+            real_scores += choice
         weights = _softmax(layer, scores, num_rows).to(q.dtype)
         rows = weighted_sum(weights, values)[:, :num_rows]
         by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, -1)
@@ -222,6 +272,20 @@ class TorchAttentionBackend:
 
     def _num_pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self._pool.page_size)
+
+
+def _padded(rows: torch.Tensor) -> torch.Tensor:
+    """[num_matrices, num_rows, size], with rows of zeros up to a multiple of ROW_STEP."""
+    num_missing = -rows.shape[1] % ROW_STEP
+    return torch.nn.functional.pad(rows, (0, 0, 0, num_missing)) if num_missing else rows
+
+
+def _is_not_best(scores: torch.Tensor, num_best: int) -> torch.Tensor:
+    """All of a row but its highest scores; of equals, the first are better."""
+    least = scores.topk(num_best, dim=-1).values[..., -1:]
+    is_above, is_least = scores > least, scores == least
+    num_left = num_best - is_above.sum(dim=-1, keepdim=True)
+    return ~(is_above | (is_least & (is_least.cumsum(dim=-1) <= num_left)))
 
 
 def _softmax(layer: AttentionLayer, scores: torch.Tensor, num_rows: int) -> torch.Tensor:

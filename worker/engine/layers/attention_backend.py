@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -27,6 +27,10 @@ class AttentionLayer:
     kv_layer_id: int | None = None  # an earlier layer, whose keys and values it sees; None: its own
     chunk: int | None = None  # tokens of positions [0, chunk), and so on, see none of others
     is_causal: bool = False  # no token sees a later one, those of one image neither
+    # An indexer: it keeps keys alone, and attends to nothing. For each token it chooses so many
+    # positions, all that others, which name it, let the token see.
+    num_chosen: int | None = None
+    indexer_id: int | None = None  # an indexer that has chosen before; None: none chooses for it
 
     @property
     def reach(self) -> int | None:
@@ -36,7 +40,7 @@ class AttentionLayer:
     @property
     def num_vectors(self) -> int:
         """What is kept of a token and a KV head: its key, and its value."""
-        return 2 if self.latent_dim is None else 1
+        return 2 if self.latent_dim is None and self.num_chosen is None else 1
 
 
 class AttentionBackend(Protocol):
@@ -54,4 +58,21 @@ class AttentionBackend(Protocol):
         layer_id: int,
     ) -> torch.Tensor:
         """[num_tokens, num_heads * head_dim], or of as many values as a latent has."""
+        ...
+
+
+@runtime_checkable
+class ChoosingAttention(AttentionBackend, Protocol):
+    """One that computes indexers, too."""
+
+    def choose(
+        self,
+        q: torch.Tensor,  # [num_tokens, num_heads, head_dim]
+        weights: torch.Tensor,  # [num_tokens, num_heads] float32
+        k: torch.Tensor,  # [num_tokens, 1, head_dim]
+        layer_id: int,
+    ) -> None:
+        """Before the layers that name it: writes `k`, and chooses for each token the positions of
+        the highest sums over heads of weight * relu(q @ k), of equals the first.
+        """
         ...

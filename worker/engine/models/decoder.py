@@ -18,6 +18,7 @@ from worker.engine.models.decoder_weights import AttentionWeights, DecoderWeight
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.experts.coded_experts import CodedExperts
 from worker.engine.models.experts.expert_mlp import ExpertMlp, MlpBesideExperts
+from worker.engine.models.latent.indexer import Indexer
 from worker.engine.models.latent.latent_mixer import LatentMixer
 from worker.engine.models.layer_inputs import LayerEnd, LayerInputs
 from worker.engine.models.layer_ops import LayerOps, sigmoid
@@ -305,7 +306,14 @@ def make_attention(
     if config.latent is None:
         return AttentionMixer(config, weights.attention(layer_id), ops, layer_id, attention_id)
     prefix = f"model.layers.{layer_id}.self_attn."
-    return LatentMixer(config.latent, config.rope, weights.reader, prefix, ops, attention_id)
+    indexer, indexer_config = None, config.latent.indexer
+    if indexer_config is not None and layer_id in indexer_config.layer_ids:
+        indexer_id = config.attention_layers[attention_id].indexer_id
+        assert indexer_id is not None, "all layers have one"
+        indexer = Indexer(config.latent, config.rope, weights.reader, prefix, ops, indexer_id)
+    return LatentMixer(
+        config.latent, config.rope, weights.reader, prefix, ops, attention_id, indexer
+    )
 
 
 def make_mlps(

@@ -160,7 +160,9 @@ class DecoderConfig(ModelConfig):
 
     def _attention_size(self, layer: AttentionLayer) -> int:
         if self.latent is not None:
-            return self.latent.num_projection_values
+            is_indexer = layer.num_chosen is not None
+            latent = self.latent
+            return latent.num_indexer_values if is_indexer else latent.num_projection_values
         num_gates = layer.num_heads if self.has_attention_gate else 0
         num_kept = 2 * layer.num_kv_heads if layer.kv_layer_id is None else 0
         return self.hidden_size * layer.head_dim * (2 * layer.num_heads + num_kept + num_gates)
@@ -401,7 +403,7 @@ def with_attention_layers(
 
 
 def with_latents(model: DecoderConfig, latent: LatentConfig) -> DecoderConfig:
-    """`model` with this attention in all layers.
+    """`model` with this attention in all layers; behind them come the indexers, if any.
 
     Where yarn has told `mscale_all_dim`, scores grow by its square, as DeepSeek's own code has it.
     """
@@ -409,12 +411,18 @@ def with_latents(model: DecoderConfig, latent: LatentConfig) -> DecoderConfig:
     if model.rope.mscale_all_dim:
         scale *= model.rope.growth_by(model.rope.mscale_all_dim) ** 2
     layer = latent.attention_layer(scale)
+    layers, num_layers, indexer = [layer] * model.num_layers, model.num_layers, latent.indexer
+    if indexer is not None:
+        turns = map(indexer.turn_of, range(num_layers))
+        layers = [replace(layer, indexer_id=num_layers + turn) for turn in turns]
+        layers += [indexer.attention_layer] * len(indexer.layer_ids)
     return _counted(
         replace(
             model,
             latent=latent,
             num_kv_heads=layer.num_kv_heads,
-            attention_layers=(layer,) * model.num_layers,
+            attention_layers=tuple(layers),
+            layer_ropes=(model.rope,) * len(layers),
         )
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ENCODER = "its tokens see later ones, or a text of another model: it is an encoder, or has one"
-INDEXED = "an indexer selects the positions that its tokens see (sparse MLA): not computed here"
 LATENT = "its keys and values are made of a latent in a way of its own"
 OWN_ATTENTION = "its attention is computed in its own code, where ours cannot take its place"
 RECURRENT = "it has recurrent or convolutional layers of a kind that is not computed here"
@@ -29,7 +28,6 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("UdopForConditionalGeneration", "VisionEncoderDecoderModel", "XLMRobertaForCausalLM"),
         *("XLMRobertaXLForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel", "XmodForCausalLM"),
     ),
-    INDEXED: (*("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),),
     LATENT: (*("AXK1ForCausalLM", "LongcatFlashForCausalLM", "Mistral4ForCausalLM"),),
     OWN_ATTENTION: (
         *("BloomForCausalLM", "BltForCausalLM", "CodeGenForCausalLM"),

@@ -33,6 +33,7 @@ from worker.engine.models.families.deepseek import (
     deepseek_v3_config,
     glm4_moe_lite_config,
 )
+from worker.engine.models.families.deepseek_sparse import deepseek_v32_config, glm_moe_dsa_config
 from worker.engine.models.families.ernie import ernie_config
 from worker.engine.models.families.ernie_moe import ernie_moe_config
 from worker.engine.models.families.exaone4 import exaone4_config
@@ -206,8 +207,10 @@ _RECURRENT: dict[str, ReadConfig] = {
 # And these, which keep a latent of each token: on CPUs alone, and nothing else computes them.
 _LATENT: dict[str, ReadConfig] = {
     "DeepseekV2ForCausalLM": deepseek_v2_config,
+    "DeepseekV32ForCausalLM": deepseek_v32_config,
     "DeepseekV3ForCausalLM": deepseek_v3_config,
     "Glm4MoeLiteForCausalLM": glm4_moe_lite_config,
+    "GlmMoeDsaForCausalLM": glm_moe_dsa_config,
     "MiniCPM3ForCausalLM": minicpm3_config,
     "YoutuForCausalLM": youtu_config,
 }

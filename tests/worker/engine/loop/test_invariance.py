@@ -197,6 +197,7 @@ KINDS_OF_LAYERS = {
     "olmo_hybrid",
     "qwen3_5 moe",
     "deepseek_v2 groups",
+    "glm_moe_dsa",
     "minicpm3 longrope",
 }
 
@@ -235,17 +236,28 @@ def test_any_number_of_heads_may_share_keys_on_two_threads(tmp_path: Path, num_h
     assert_same_logits(resumed, made)
 
 
-@pytest.mark.parametrize("query_rank", [96, None])
+@pytest.mark.parametrize(
+    ("model_type", "values"),
+    [
+        ("deepseek_v3", {"q_lora_rank": 96}),
+        ("deepseek_v3", {"q_lora_rank": None}),
+        (
+            "deepseek_v32",
+            {"q_lora_rank": 96, "index_topk": 24, "index_n_heads": 5, "index_head_dim": 128},
+        ),
+    ],
+    ids=["queries of latents", "queries", "sparse"],
+)
 def test_latents_as_long_as_deepseeks_on_two_threads(
-    tmp_path: Path, query_rank: int | None
+    tmp_path: Path, model_type: str, values: dict[str, Any]
 ) -> None:
     """In chunks, after a prefix hit, in company and resumed: products have 576 and 512 summands."""
     path = save_tiny_model(
         tmp_path,
-        "deepseek_v3",
+        model_type,
+        **values,
         first_k_dense_replace=2,
         num_key_value_heads=6,
-        q_lora_rank=query_rank,
         kv_lora_rank=512,
         qk_rope_head_dim=64,
         head_dim=64,

@@ -27,6 +27,7 @@ from tests.worker.engine.families import (
     MIXTURES,
     PARTIAL_ROPE,
     RECURRENT,
+    WINDOW,
     YARN_ROPE,
 )
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
@@ -163,6 +164,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"topk_group": 1},
         {"rope_parameters": DEEPSEEK_YARN | {"factor": 1.0}},
     ],
+    "deepseek_v32": [{"index_topk": 400}, {"index_topk": WINDOW - 1}, {"norm_topk_prob": False}],
+    "glm_moe_dsa": [{"index_topk": 400}, {"routed_scaling_factor": 1.0}],
     "glm4_moe_lite": [{"norm_topk_prob": False}, {"routed_scaling_factor": 1.0}],
     "minicpm3": [{"scale_emb": 1.0}, {"scale_depth": 2**0.5}, {"dim_model_base": 48}],
     "gemma4": [

@@ -97,8 +97,6 @@ def test_the_documents_list_what_the_tests_prove() -> None:
             r"'mlp_only_layers' must name some of 48 layers, not \[48\]",
         ),
         ("mistral4", "Mistral4ForCausalLM", {}, "made of a latent in a way of its own"),
-        ("deepseek_v32", "DeepseekV32ForCausalLM", {}, "an indexer selects the positions"),
-        ("glm_moe_dsa", "GlmMoeDsaForCausalLM", {}, "an indexer selects the positions"),
         ("deepseek_v4", "DeepseekV4ForCausalLM", {}, "blocks, chunks or selected positions"),
         ("aria", "AriaForConditionalGeneration", {}, "has a vision_config: only text"),
         ("t5", "T5ForConditionalGeneration", {}, "has an encoder: only decoders"),

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from dataclasses import dataclass
 
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.model_config import ConfigFile
 
 _NORM_EPS = 1e-6  # of queries and of latents, whatever the layers' norms have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexerConfig:
+    """What chooses the positions that a token sees, by small queries and keys of its own (DeepSeek
+    sparse attention, of DeepSeek-V3.2-Exp).
+    """
+
+    num_heads: int
+    head_dim: int  # of whose values the first are rotated, as many as of a head
+    num_chosen: int
+    has_neighbours: bool  # pairs are stored side by side, not half of what is rotated apart
+    layer_ids: tuple[int, ...]  # of those that choose; others see what the last of them chose
+
+    def turn_of(self, layer_id: int) -> int:
+        """Which of those that choose has chosen for it last."""
+        return bisect(self.layer_ids, layer_id) - 1
+
+    @property
+    def attention_layer(self) -> AttentionLayer:
+        """Without a scale: no factor of all scores changes a choice."""
+        return AttentionLayer(
+            self.num_heads, 1, self.head_dim, scale=1.0, num_chosen=self.num_chosen
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +52,15 @@ class LatentConfig:
     value_dim: int  # of a head
     has_bias: bool  # of what reads and writes the layer's stream
     norm_eps: float = _NORM_EPS
+    indexer: IndexerConfig | None = None  # then queries have a rank; None: a token sees all
+
+    @property
+    def num_indexer_values(self) -> int:
+        """Of an indexer's matrices."""
+        assert self.indexer is not None
+        assert self.query_rank is not None
+        num_queries = self.query_rank * self.indexer.num_heads * self.indexer.head_dim
+        return num_queries + self.hidden_size * (self.indexer.head_dim + self.indexer.num_heads)
 
     @property
     def kept_dim(self) -> int:

@@ -6,6 +6,7 @@ import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.linear import Linear, Linears
+from worker.engine.models.latent.indexer import Indexer
 from worker.engine.models.latent.latent_config import LatentConfig
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.loader import WeightReader
@@ -31,8 +32,10 @@ class LatentMixer:
         prefix: str,  # of the names of its tensors
         ops: LayerOps,
         attention_id: int,  # its place among the layers that attend
+        indexer: Indexer | None = None,  # None: it sees all, or what an earlier layer's chose
     ) -> None:
         self._config = config
+        self._indexer = indexer
         self._ops = ops
         self._attention_id = attention_id
         weights = _LatentWeights(config, rope, reader, prefix)
@@ -56,7 +59,11 @@ class LatentMixer:
         down = self._down(x)
         latents = rms_norm(down[:, : config.latent_dim], self._latent_norm, config.norm_eps)
         shared_keys = down[:, None, config.latent_dim : config.kept_dim]
-        plain, rotated = self._queries(down[:, config.kept_dim :])
+        query_inputs = self._query_inputs(down[:, config.kept_dim :])
+        if self._indexer is not None:
+            angles = self._ops.angles(self._attention_id)
+            self._indexer.choose(x, query_inputs, angles, attention)
+        plain, rotated = self._queries(query_inputs)
         rotated, shared_keys = self._rotated(rotated, shared_keys)
         queries = torch.cat([self._absorb(plain), rotated], dim=-1)
         keys = torch.cat([latents[:, None], shared_keys], dim=-1)
@@ -65,12 +72,17 @@ class LatentMixer:
         heads = self._expand(attended.view(len(x), -1, config.latent_dim))
         return self._output(heads.flatten(1))
 
+    def _query_inputs(self, x: torch.Tensor) -> torch.Tensor:
+        """The latent of queries, if they have one; else they themselves."""
+        if self._query_norm is None:
+            return x
+        return rms_norm(x, self._query_norm, self._config.norm_eps)
+
     def _queries(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[num_tokens, num_heads, plain_dim], and of rotated_dim: made of their latent, if any."""
+        """[num_tokens, num_heads, plain_dim], and of rotated_dim."""
         config = self._config
         if self._query_up is not None:
-            assert self._query_norm is not None, "they come together"
-            x = self._query_up(rms_norm(x, self._query_norm, config.norm_eps))
+            x = self._query_up(x)
         heads = x.reshape(len(x), config.num_heads, config.head_dim)
         return heads[..., : config.plain_dim], heads[..., config.plain_dim :]
 
