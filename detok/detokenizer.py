@@ -24,6 +24,7 @@ from shared.catalog.model_catalog import ModelCatalog
 from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable
+from shared.event_wait import beat_s
 from shared.failover.server_watch import CUT_OFF
 from shared.liveness.heartbeat import Heartbeat
 from shared.liveness.log_watch import LogMark, LogWatch
@@ -164,7 +165,7 @@ class Detokenizer:
     async def _watch_connection(self) -> None:
         """A closed connection never comes back: better to be started again."""
         while True:
-            await asyncio.sleep(_WATCH_S)
+            await asyncio.sleep(beat_s(_WATCH_S))
             if self._cluster.nc.is_closed:
                 raise BrokerUnavailable("the connection to NATS is closed for good")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from detok.decode_status import DecodeStatus
 from shared.cluster import Cluster
 from shared.errors import BrokerError
+from shared.event_wait import beat_s
 from shared.liveness.log_watch import last_seq
 from shared.telemetry.log import get_logger
 
@@ -86,7 +87,7 @@ class FloorKeeper:
         """Write `floor()` every second when it changed; None says that there is nothing to say."""
         written: int | None = None
         while True:
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(beat_s(_INTERVAL_S))
             wanted = floor()
             if wanted is None or wanted == written:
                 continue

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from detok.owner_table import LONGEST_PERIOD_S, OwnerTable
 from shared.errors import BrokerError, CasConflict
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.protocol.leases import LeaseRecord
 from shared.storage.streams import LEASE_PERIOD_S
 from shared.telemetry.log import get_logger
@@ -21,6 +21,7 @@ from shared.telemetry.log import get_logger
 _RENEWALS = 3  # in a period
 _CALMS = 0.8  # how much of the slowest renewal the next one remembers
 _RETRY_S = 0.2
+_ALONE_PERIOD_S = 3.0  # while no rival waits for the end of it
 
 log = get_logger(__name__)
 
@@ -86,6 +87,7 @@ class RenewalPace:
 
     def __init__(self) -> None:
         self._slowest_s = 0.0
+        self.is_alone = False
 
     def note(self, took_s: float) -> None:
         """From when a renewal was due until it was known to be stored, or given up."""
@@ -93,7 +95,8 @@ class RenewalPace:
 
     @property
     def period_s(self) -> float:
-        return min(max(LEASE_PERIOD_S, _RENEWALS * self._slowest_s), LONGEST_PERIOD_S)
+        least_s = _ALONE_PERIOD_S if self.is_alone else LEASE_PERIOD_S
+        return min(max(least_s, _RENEWALS * self._slowest_s), LONGEST_PERIOD_S)
 
     @property
     def pause_s(self) -> float:
@@ -148,6 +151,12 @@ class LeaseKeeper:
         self._is_stopping = True
         self._wake.set()
 
+    def note_rivals(self, *, is_alone: bool) -> None:
+        """The first rival need not wait for as long as nobody would have."""
+        if self._pace.is_alone and not is_alone:
+            self._wake.set()
+        self._pace.is_alone = is_alone
+
     async def on_reconnect(self) -> None:
         """Renew at once: no answer comes any more to what was asked before."""
         if self._asking is not None:
@@ -183,8 +192,14 @@ class LeaseKeeper:
             self._due_at = time.monotonic() + _RETRY_S
         else:
             self._pace.note(time.monotonic() - due_at)
-            self._due_at = max(asked_at + self._pace.pause_s, time.monotonic())
+            self._due_at = self._next_due_at(asked_at)
             self._extend(asked_at + period_s, asked_on)
+
+    def _next_due_at(self, asked_at: float) -> float:
+        now = time.monotonic()
+        if self._pace.is_alone:
+            return now + beat_s(self._pace.pause_s)
+        return max(asked_at + self._pace.pause_s, now)
 
     async def _answer(self, request: Awaitable[_Answer], within_s: float) -> _Answer:
         """Raises TimeoutError when none comes in time, or none can come any more."""

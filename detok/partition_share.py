@@ -14,7 +14,7 @@ from detok.rivals import Rivals, RivalWatch
 from shared.broker.jetstream import JetStream
 from shared.cluster import Cluster
 from shared.errors import BrokerError, CasConflict
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.nats_client.connection_end import end_subscription
 from shared.protocol.leases import PartitionOwner
 from shared.telemetry.log import get_logger
@@ -124,7 +124,7 @@ class PartitionShare:
     async def _wait(self) -> None:
         is_alone = not (self._rivals.known or self._free_since or self._is_blind)
         is_calm = is_alone and self._keeper.lease.is_valid
-        if await wait_event(self._wake, _POLL_ALONE_S if is_calm else _POLL_S):
+        if await wait_event(self._wake, beat_s(_POLL_ALONE_S) if is_calm else _POLL_S):
             self._wake.clear()
 
     async def _step(self) -> None:
@@ -133,6 +133,7 @@ class PartitionShare:
             survey = await self._table.survey()
             await self._seek_missed(survey)
             self._rivals.note(survey, lease.nonce, can_judge=lease.is_valid)
+            self._keeper.note_rivals(is_alone=not self._rivals.known)
             if not lease.is_valid:
                 return  # it takes nothing, and ends nobody else's
             await self._end_abandoned()

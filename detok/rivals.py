@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from detok.owner_table import LeaseSeen, OwnerSurvey
 from detok.silent_peers import Patience, SilentPeers
 from shared.cluster import Cluster
+from shared.event_wait import beat_s
 from shared.liveness.heartbeat import SETTLE_S
 from shared.liveness.presence import is_absent, present
 
@@ -151,7 +152,7 @@ class RivalWatch:
                         self._reconnected_at = time.monotonic()
                         await self._hear_ourselves(heard)
                     await self._look(questions)
-                    await asyncio.sleep(_TICK_S if self._rivals.known else _TICK_ALONE_S)
+                    await asyncio.sleep(_TICK_S if self._rivals.known else beat_s(_TICK_ALONE_S))
 
     async def _hear_ourselves(self, heard: asyncio.Event) -> None:
         """A user that may not listen must not say that it does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 
 
 class LookPace:
@@ -37,5 +37,5 @@ class LookPace:
         self._due_at = time.monotonic() + interval_s
         self._is_used = False
         if not await wait_event(self._wake, interval_s) and not self._is_used:
-            await wait_event(self._wake, max(0.0, self._idle_s - interval_s))
+            await wait_event(self._wake, beat_s(self._idle_s))
         self._wake.clear()

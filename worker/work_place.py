@@ -14,11 +14,12 @@ from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ConfigError
+from shared.event_wait import beat_s
 from shared.service.move import Move, MoveRecords, is_queue_closed
 from shared.subjects import Subjects
 from shared.telemetry.log import get_logger
 
-_LOOK_S = 5.0  # where it is likely to stay
+_LOOK_S = 10.0  # where it is likely to stay
 _LOOK_AGAIN_S = 1.0
 _LOOKS_BEFORE_RETURN = 5  # a worker there may just be about to show its first heartbeat
 _ERR_CONSUMER_NOT_FOUND = 10014
@@ -88,7 +89,7 @@ class WorkPlace:
         move: Move | None = None
         while True:
             is_leaving = num_looks > 0 or (move is not None and self._here == move.old)
-            await asyncio.sleep(_LOOK_AGAIN_S if is_leaving else _LOOK_S)
+            await asyncio.sleep(beat_s(_LOOK_AGAIN_S if is_leaving else _LOOK_S))
             if self._num_held():
                 num_looks = 0
                 continue

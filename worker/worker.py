@@ -13,6 +13,7 @@ from shared.catalog.model_catalog import ModelCatalog
 from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster
 from shared.errors import ConfigError, EngineHung
+from shared.event_wait import beat_s
 from shared.failover.server_watch import CUT_OFF
 from shared.liveness.heartbeat import Heartbeat
 from shared.liveness.pool_events import GONE, PoolEvents
@@ -337,4 +338,4 @@ class Worker:
             if self._engine.load is not None:
                 self._engine_counters.update(self._engine.load)
             self._runner.update_metrics()
-            await asyncio.sleep(_REPORT_INTERVAL_S)
+            await asyncio.sleep(beat_s(_REPORT_INTERVAL_S))

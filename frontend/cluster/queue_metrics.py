@@ -15,6 +15,7 @@ from frontend.cluster.cluster_history import ClusterHistory
 from frontend.metrics import PREFIX
 from shared.cluster import Cluster
 from shared.errors import BrokerError
+from shared.event_wait import beat_s
 from shared.snapshot.cluster_reader import ClusterReader
 from shared.snapshot.cluster_snapshot import ClusterSnapshot
 from shared.storage.stream_room import usage_of
@@ -62,7 +63,7 @@ class QueueMetrics(Collector):
         while True:
             if not self._is_idle or time.monotonic() - self._looked_at > _IDLE_S:
                 await self._try_look()
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(beat_s(_INTERVAL_S))
 
     @property
     def _is_idle(self) -> bool:

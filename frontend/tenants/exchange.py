@@ -14,7 +14,7 @@ from frontend.tenants.auth import ApiKeys
 from frontend.tenants.ledger import TenantLedger
 from shared.cluster import Cluster
 from shared.errors import ProtocolError
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.nats_client.connection_end import end_subscription
 from shared.protocol.codec import decode, encode
 from shared.protocol.notices import TenantCost, TenantGossip, TenantUse
@@ -66,7 +66,7 @@ class TenantExchange:
                 if self._heard_at:
                     await wait_event(self._ledger.changed, _INTERVAL_S)
                 else:
-                    await wait_event(self._met, _ALONE_S)
+                    await wait_event(self._met, beat_s(_ALONE_S))
                 self._met.clear()
         finally:
             for subscription in subscriptions:

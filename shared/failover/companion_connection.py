@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from nats.aio.client import Client
 
 from shared.config import ClusterConfig
+from shared.event_wait import beat_s
 from shared.failover.server_watch import move
 from shared.nats_client.connection import open_connection
 from shared.nats_client.role_client import RoleClient
@@ -53,7 +54,7 @@ class Follower:
         """Until cancelled."""
         while True:
             await self._maybe_follow()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(beat_s(_LOOK_S))
 
     async def _maybe_follow(self) -> None:
         target = self._leading.connected_url

@@ -17,7 +17,7 @@ from nats.aio.client import Client, Server
 from shared.broker.jetstream import JetStream
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.nats_client.connection import connect_once, round_trip
 from shared.nats_client.connection_end import abort_transport, end_connection
 from shared.nats_client.watched_client import WatchedClient
@@ -166,7 +166,7 @@ class ServerWatch:
         """Until cancelled."""
         self._nc.on_slow = self._suspect
         while True:
-            if await wait_event(self._wake, _LOOK_S):
+            if await wait_event(self._wake, beat_s(_LOOK_S)):
                 self._wake.clear()
                 await self._judge()
             self._abort_stuck()

@@ -11,7 +11,7 @@ import msgspec
 
 from shared.broker.kv_bucket import KvBucket
 from shared.errors import BrokerError
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.protocol.codec import encode
 from shared.storage.streams import HEARTBEAT_INTERVAL_S, HEARTBEAT_TTL_S
 from shared.telemetry.log import get_logger
@@ -79,7 +79,8 @@ class Heartbeat:
             while True:
                 self._wake.clear()
                 await self.beat()
-                await wait_event(self._wake, HEARTBEAT_INTERVAL_S if self._is_written else _RETRY_S)
+                pause_s = beat_s(HEARTBEAT_INTERVAL_S) if self._is_written else _RETRY_S
+                await wait_event(self._wake, pause_s)
         finally:
             with contextlib.suppress(BrokerError, TimeoutError):
                 async with asyncio.timeout(_DELETE_S):  # else it expires

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from shared.cluster import Cluster
 from shared.errors import BrokerError, BrokerUnavailable, LogWentBack
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.storage.stream_quorum import has_quorum
 from shared.storage.streams import ERR_STREAM_NOT_FOUND
 
@@ -81,7 +81,7 @@ class LogWatch:
         have grown beyond that again, with other records.
         """
         first = self._last_seen()
-        await wait_event(self._is_back, self._interval_s)
+        await wait_event(self._is_back, beat_s(self._interval_s))
         self._is_back.clear()
         at_losses, self._seen_at_losses = self._seen_at_losses, []
         return at_losses or [first]
@@ -125,4 +125,4 @@ async def _log_info(cluster: Cluster) -> dict[str, Any]:
 
 def _is_single(cluster: Cluster, info: dict[str, Any]) -> bool:
     """Whether the server that has the log is alone, and ours."""
-    return "cluster" not in info and cluster.js.domain is None
+    return "name" not in info.get("cluster", {}) and cluster.js.domain is None

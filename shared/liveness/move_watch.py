@@ -11,11 +11,11 @@ from typing import TypeVar
 from shared.cluster import Cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, ConfigError
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.service.move import Move, MoveRecords, is_queue_closed
 from shared.telemetry.log import get_logger
 
-_LOOK_S = 5.0  # for what happens once in months
+_LOOK_S = 10.0  # for what happens once in months
 _LOOK_AT_QUEUE_S = 1.0  # an announced move closes it soon
 _RETRY_S = 1.0
 
@@ -41,7 +41,7 @@ class MoveWatch:
         """Until cancelled, or until it is over."""
         while not self.over.is_set():
             await self.look()
-            if await wait_event(self._soon, self._pause_s()):
+            if await wait_event(self._soon, beat_s(self._pause_s())):
                 self._soon.clear()
 
     def newer_config(self, config: Config) -> Config:

@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.event_wait import beat_s
 from shared.nats_client.connection import round_trip
 from shared.telemetry.histograms import EventHistogram
 from shared.telemetry.metrics import METRICS_PREFIX
 
-_INTERVAL_S = 5.0
+_INTERVAL_S = 10.0
 _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _PREFIX = f"{METRICS_PREFIX}_nats"
 _COUNTS = {
@@ -46,7 +47,7 @@ class NatsWatch(Collector):
             begun_at = time.monotonic()
             if self._nc.is_connected and await round_trip(self._nc):
                 self._round_trip.observe(time.monotonic() - begun_at)
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(beat_s(_INTERVAL_S))
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(

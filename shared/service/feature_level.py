@@ -15,7 +15,7 @@ import msgspec
 from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket
 from shared.errors import BrokerError, ConfigError, NewerLevel, OutdatedBuild, WrittenByNewer
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.protocol.codec import encode
 from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import LevelRecord
@@ -26,7 +26,7 @@ from shared.telemetry.log import get_logger
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
-_LOOK_S = 5.0  # who meets a message beyond it looks at once
+_LOOK_S = 10.0  # who meets a message beyond it looks at once
 _RETRY_S = 0.3
 
 log = get_logger(__name__)
@@ -107,7 +107,7 @@ class FeatureLevel:
 
     async def run(self) -> None:
         """Look now and then, until cancelled or outdated."""
-        while not await wait_event(self.outdated, _LOOK_S):
+        while not await wait_event(self.outdated, beat_s(_LOOK_S)):
             await self._try_read()
         log.error("build_outdated", in_force=self._in_force, known=self.known)
 

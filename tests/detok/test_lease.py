@@ -200,6 +200,22 @@ async def test_a_slow_link_makes_the_period_longer(cluster: Cluster) -> None:
         holder.table.late_s = 0.0
 
 
+async def test_who_is_alone_renews_less_until_a_rival_comes(cluster: Cluster) -> None:
+    holder = Holder(cluster)
+
+    def is_promised(period_s: float) -> bool:
+        left_s = holder.keeper.lease.valid_until - holder.table.asked_at[-1]
+        return left_s == pytest.approx(period_s, abs=0.2)
+
+    async with holder.running():
+        holder.keeper.note_rivals(is_alone=True)
+        await eventually(lambda: is_promised(3.0))
+        num_asked = len(holder.table.asked_at)
+        holder.keeper.note_rivals(is_alone=False)
+        await eventually(lambda: is_promised(LEASE_PERIOD_S), 0.5)
+        assert len(holder.table.asked_at) == num_asked + 1
+
+
 def test_a_pace_calms_down() -> None:
     pace = RenewalPace()
     assert pace.period_s == LEASE_PERIOD_S

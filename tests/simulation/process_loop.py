@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import zlib
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -61,6 +62,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._world = world
         self._runnable = world.runnable
         self.name = name
+        self.phase_s = zlib.crc32(name.encode()) / 2**32  # of what happens each second
         self._ready: deque[Callback] = deque()
         self._is_listed = False  # among the world's runnable ones
         self.is_stopped = False

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from shared import event_wait
 from shared.telemetry.loop_watch import LoopWatch
 from tests.simulation.process_loop import ProcessLoop
 
@@ -97,6 +98,7 @@ class World:
             # Histograms of it are nobody's business here, and it costs a system call.
             patch.object(LoopWatch.__init__, "__defaults__", (lambda: self.now,)),
             patch.object(time, "time", lambda: EPOCH_S + self.now),
+            patch.object(event_wait, "beat_phase_s", lambda: self._running_loop().phase_s),
             patch.object(
                 secrets,
                 "token_hex",

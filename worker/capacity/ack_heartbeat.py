@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from shared.event_wait import beat_s
 from shared.telemetry.log import get_logger
 from worker.capacity.hang_watch import HangWatch
 from worker.held.delivery import Acknowledger
@@ -54,7 +55,7 @@ class AckHeartbeat:
     async def run(self) -> None:
         """Keep until cancelled."""
         for tick in itertools.count():
-            tick_s = min(self._tick_s, self._ack_wait_s / 8)
+            tick_s = beat_s(min(self._tick_s, self._ack_wait_s / 8))
             await asyncio.sleep(tick_s)
             # A paused engine makes no steps, so that nobody else looks whether it may go on.
             if self._is_busy or tick % _IDLE_TICKS == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from shared.event_wait import beat_s
 from shared.telemetry.log import get_logger
 from worker.engine_child.engine_host import EngineHost
 from worker.held.held_requests import HeldRequests
@@ -65,7 +66,7 @@ class HangWatch:
     async def run(self) -> None:
         """Returns when the engine hangs."""
         while not self.is_hung:
-            tick_s = min(_TICK_S if self.step_age_s else _IDLE_TICK_S, self.limit_s / 8)
+            tick_s = beat_s(min(_TICK_S if self.step_age_s else _IDLE_TICK_S, self.limit_s / 8))
             slept_at = time.monotonic()
             await asyncio.sleep(tick_s)
             late_s = time.monotonic() - slept_at - tick_s

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from shared.broker.jetstream import parse_pub_ack
+from shared.event_wait import beat_s
 from shared.liveness.log_watch import LogMark
 from shared.nats_client.connection_end import end_subscription
 from shared.nats_client.prompt_client import prompt
@@ -275,7 +276,7 @@ class TokenLog:
         """Looks after overdue frames: the hot path needs no timer of its own."""
         while True:
             await self._is_sent.wait()
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(beat_s(_TICK_S))
             if self.is_flushed:
                 self._is_sent.clear()
             else:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from shared.catalog.adapter_catalog import AdapterCatalog
 from shared.errors import BrokerError, BrokerUnavailable, ConfigError, ProtocolError
-from shared.event_wait import wait_event
 from shared.protocol.model_cards import AdapterCard
 from shared.telemetry.log import get_logger
 from worker.engine_child.engine_host import EngineHost
@@ -51,8 +50,7 @@ class Adapters:
         loaded.
         """
         while True:
-            if not await wait_event(self._engine_is_new, _RETRY_S):
-                continue
+            await self._engine_is_new.wait()
             self._engine_is_new.clear()
             try:
                 await self.sync()

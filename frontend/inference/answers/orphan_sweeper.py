@@ -12,6 +12,7 @@ from frontend.inference.answers.attachments import Attachments
 from frontend.inference.answers.terminator import Terminator
 from shared.cluster import Cluster
 from shared.errors import BrokerError, CasConflict, ProtocolError
+from shared.event_wait import beat_s
 from shared.liveness.heartbeat import Writability
 from shared.protocol.codec import decode
 from shared.protocol.finish import FinishReason
@@ -74,7 +75,7 @@ class OrphanSweeper:
                     self._sweeping.add(dead_id)
                     tasks.create_task(self._sweep_later(dead_id))
                 is_alone = self._missed.keys() <= {self._frontend_id}
-                await asyncio.sleep(_POLL_ALONE_S if is_alone else _POLL_S)
+                await asyncio.sleep(beat_s(_POLL_ALONE_S if is_alone else _POLL_S))
 
     async def _register(self) -> None:
         """Frontends that died when nobody looked have registered before, as we do."""

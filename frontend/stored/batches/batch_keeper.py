@@ -14,14 +14,14 @@ from frontend.tenants.auth import ApiKeys
 from frontend.tenants.tenant import Tenant
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError, RequestError
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.liveness.heartbeat import Writability
 from shared.protocol.codec import decode
 from shared.protocol.role_cards import RoleCard
 from shared.telemetry.log import get_logger
 
 _POLL_S = 1.0
-_POLL_IDLE_S = 4.0  # while there are none; of one that begins here we are told
+_POLL_IDLE_S = 10.0  # while there are none; of one that begins here we are told
 _MISSED_POLLS = 2
 _MAX_DRIVEN = 16  # batches at a time; more of them wait for their turn
 _AGAIN_S = 5.0  # after a failure
@@ -69,7 +69,7 @@ class BatchKeeper:
                         poll_s = _POLL_S if await self._look(tasks) else _POLL_IDLE_S
                     except BrokerError as exc:
                         log.debug("batches_not_seen", error=str(exc))
-                    if await wait_event(self._wake, poll_s):
+                    if await wait_event(self._wake, beat_s(poll_s)):
                         self._wake.clear()
         finally:
             await self.stop()

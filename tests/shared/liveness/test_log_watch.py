@@ -98,6 +98,19 @@ async def test_a_store_that_was_emptied_is_noticed(
 
 
 @integration
+async def test_one_server_is_asked_more_seldom_than_three(
+    nats: PartedCluster, nats_server: NatsServer
+) -> None:
+    intervals = []
+    for config in (ClusterConfig(nats_url=nats_server.url), config_of(nats.servers[0])):
+        async with open_cluster(config, "test") as cluster:
+            watch = LogWatch(cluster, lambda: LogMark(0))
+            assert await watch._loss([]) is None
+            intervals.append(watch._interval_s)
+    assert intervals == [10.0, 2.0]
+
+
+@integration
 async def test_a_log_that_has_grown_beyond_what_was_lost_is_noticed(tmp_path: Path) -> None:
     """By then it is as long as before: only its records tell."""
     server = NatsServer(tmp_path / "nats")
