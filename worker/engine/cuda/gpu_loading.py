@@ -11,7 +11,7 @@ import torch
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.cuda.layers.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
-from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankReader, divide
+from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankShare, divide
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_memory import memory_for
 from worker.engine.layers.linear import Linears, PlainLinears
@@ -92,10 +92,14 @@ def _load_decoder(
         from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps
 
         ops = TritonLayerOps(ropes, divided.attention_layers, linears)
-    if group is not None:
-        reader = RankReader(reader, group.rank, group.size)
-        ops = RankLayerOps(ops, group, is_deterministic=config.deterministic)
-    return DecoderModel(divided, ReaderToDevice(reader, gpu.torch_device), ops)
+    on_device = ReaderToDevice(reader, gpu.torch_device)
+    if group is None:
+        return DecoderModel(divided, on_device, ops)
+    # How gloo adds depends on how many values there are, as NCCL does.
+    adds_in_order = config.deterministic or config.device == "cpu"
+    ops = RankLayerOps(ops, group, adds_in_order=adds_in_order)
+    share = RankShare(model_config, group.rank, group.size)
+    return DecoderModel(divided, on_device, ops, share=share.reader)
 
 
 def _make_linears(

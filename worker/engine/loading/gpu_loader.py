@@ -32,7 +32,6 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
-from worker.engine.models.registry import DIVIDED_ARCHITECTURES
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.models.vision.tower import load_tower
 
@@ -115,8 +114,8 @@ class TensorParallelLoader:
         determinism.check_on_gpu(self._site.config, setup.config)
         if not isinstance(setup.config, DecoderConfig):
             raise ConfigError(
-                f"tp={self._site.config.tp} is not possible with {setup.config.architecture}: only "
-                f"models of {', '.join(DIVIDED_ARCHITECTURES)} are divided; tp=1 runs it on one GPU"
+                f"tp={self._site.config.tp} is not possible with {setup.config.architecture}: "
+                "transformers computes it, which divides nothing; tp=1 runs it on one GPU"
             )
         divide(setup.config, self._site.config.tp)
         self._site.progress.enter("start ranks")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -43,8 +43,9 @@ class DecoderModel:
         checkpoint: WeightReader,
         ops: LayerOps,
         coded_experts: CodedExperts | None = None,  # None: experts are dense
+        share: Callable[[WeightReader], WeightReader] | None = None,  # None: it has all of it
     ) -> None:
-        weights = DecoderWeights(config, checkpoint)
+        weights = DecoderWeights(config, checkpoint, share=share)
         self._config = config
         self._ops = ops
         self._attention_layers = attention_layers(config, weights)
@@ -170,7 +171,7 @@ class AttentionMixer:
         self._num_gates = layer.num_heads if config.has_attention_gate else 0
         self._qkv = LoraLinear.of(weights.qkv, ops, layer_id, QKV)
         rotates = config.layer_ropes[attention_id] is not None
-        self._head_norm = make_head_norm(config, layer, weights, rotates=rotates)
+        self._head_norm = make_head_norm(config, layer, weights, ops, rotates=rotates)
         self._output = LoraLinear.of(weights.output, ops, layer_id, OUTPUT)
 
     def forward(
@@ -235,6 +236,7 @@ class DecoderLayer:
         kept_inputs: tuple[float, float] | None = None,  # None: beside both stays the stream
     ) -> None:
         self._config = config
+        self._ops = ops
         self._kept_inputs = kept_inputs
         self._before_attention = make_norm(config, weights.before_attention, ops)
         self._mixer = mixer
@@ -258,11 +260,12 @@ class DecoderLayer:
         if self._config.is_parallel:
             if self._has_own_norm:
                 x = self._before_mlp.of(residual)
-            return attended + self._mlp.forward(x, batch), residual
-        x, residual = self._before_mlp.of_sum(self._after_attention.of(attended), residual)
+            return self._ops.whole(attended + self._mlp.forward(x, batch)), residual
+        attended = self._after_attention.of(self._ops.whole(attended))
+        x, residual = self._before_mlp.of_sum(attended, residual)
         if self._kept_inputs is not None:
             residual = x * self._kept_inputs[1]
-        return self._after_mlp.of(self._mlp.forward(x, batch)), residual
+        return self._after_mlp.of(self._ops.whole(self._mlp.forward(x, batch))), residual
 
 
 def make_layer(
@@ -359,11 +362,16 @@ def make_norm(config: DecoderConfig, weights: NormWeights | None, ops: LayerOps)
 
 
 def make_head_norm(
-    config: DecoderConfig, layer: AttentionLayer, weights: AttentionWeights, *, rotates: bool
+    config: DecoderConfig,
+    layer: AttentionLayer,
+    weights: AttentionWeights,
+    ops: LayerOps,
+    *,
+    rotates: bool,
 ) -> HeadNorm | None:
     """None: queries and keys are attended to as they are projected."""
     norm = config.head_norm
     if norm is None or (norm.is_of_rotated and not rotates):
         return None
     weight, bias = weights.head_norm, weights.head_norm_bias
-    return HeadNorm(norm, config.norm, weight, bias, layer.num_heads)
+    return HeadNorm(norm, config.norm, weight, bias, layer.num_heads, ops.mean)

@@ -230,8 +230,22 @@ class DecoderConfig(ModelConfig):
         )
 
     @property
+    def beyond_ranks(self) -> str | None:
+        """The first thing that is not divided among GPUs."""
+        head_norm = self.head_norm
+        is_of_all = head_norm is not None and head_norm.scope == "whole"
+        has = {
+            "its mixture of experts": bool(self.experts),
+            "a state beside keys and values": bool(self.recurrent),
+            "its latent of keys and values": self.latent is not None,
+            "its gate of attention": self.has_attention_gate,
+            "its norm of all queries at once": is_of_all and self.norm.kind != "rms",
+        }
+        return next((name for name, is_so in has.items() if is_so), None)
+
+    @property
     def beyond_llama(self) -> str | None:
-        """The first thing that Llama and Qwen 3 have not: ranks know no more."""
+        """The first thing that Llama and Qwen 3 have not."""
         head_norm = self.head_norm
         has = {
             "its mixture of experts": bool(self.experts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -67,16 +68,24 @@ class MlpWeights:
 class DecoderWeights:
     """Reads them, each when it is asked for.
 
-    From `codes` quantised projections are read as they are stored, for who multiplies codes.
+    From `codes` quantised projections are read as they are stored, for who multiplies codes. With
+    `share`, a reader of what is read here under our names and as it is multiplied, a rank reads
+    what the configuration has of its own.
     """
 
     def __init__(
-        self, config: DecoderConfig, checkpoint: WeightReader, codes: CodeReader | None = None
+        self,
+        config: DecoderConfig,
+        checkpoint: WeightReader,
+        codes: CodeReader | None = None,
+        share: Callable[[WeightReader], WeightReader] | None = None,
     ) -> None:
         self._config = config
         self._checkpoint: WeightReader = RenamingReader(checkpoint, config.stored_names)
         if config.weight_scales:
             self._checkpoint = ScalingReader(self._checkpoint, config.weight_scales)
+        if share is not None:
+            self._checkpoint = share(self._checkpoint)
         self._codes = codes
 
     def embeddings(self) -> torch.Tensor:

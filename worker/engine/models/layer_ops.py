@@ -13,7 +13,7 @@ from worker.engine.layers.attention_backend import AttentionBackend, AttentionLa
 from worker.engine.layers.linear import Linear, Linears
 from worker.engine.models.layer_config import Activation, ClampedGate, MlpConfig
 from worker.engine.models.layer_ropes import Angles, LayerRopes
-from worker.engine.models.norms import HeadNorm, rms_norm
+from worker.engine.models.norms import HeadNorm, MeanOfRanks, rms_norm
 from worker.engine.models.rotary import rotate
 
 MAX_EXPONENT = 20.0  # beyond, a softplus is its argument, as torch has it
@@ -59,6 +59,15 @@ class LayerOps(Protocol):
 
     def head(self, weight: torch.Tensor) -> Linear:
         """To all outputs; `weight` [num_outputs, hidden_size]."""
+        ...
+
+    def whole(self, summand: torch.Tensor) -> torch.Tensor:
+        """What a layer's part gives, of which each rank has computed a summand; it is lost."""
+        ...
+
+    @property
+    def mean(self) -> MeanOfRanks | None:
+        """None: one computes it all."""
         ...
 
 
@@ -116,6 +125,13 @@ class PlainLayerOps:
 
     def head(self, weight: torch.Tensor) -> Linear:
         return self.linears.make(weight, None)
+
+    def whole(self, summand: torch.Tensor) -> torch.Tensor:
+        return summand
+
+    @property
+    def mean(self) -> MeanOfRanks | None:
+        return None
 
 
 class TorchLayerOps(PlainLayerOps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -23,6 +24,9 @@ class AddRmsNorm(Protocol):
     def __call__(
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+MeanOfRanks = Callable[[torch.Tensor], torch.Tensor]  # value by value
 
 
 class Norm(Protocol):
@@ -101,6 +105,7 @@ class HeadNorm:
         weight: torch.Tensor | None,  # [num_heads + num_kv_heads, head_dim]; None: there is none
         bias: torch.Tensor | None,  # the same
         num_heads: int,
+        mean: MeanOfRanks | None = None,  # where others have the other heads
     ) -> None:
         self.is_after_rope = config.is_after_rope
         self.is_plain = config.is_plain and norm.is_plain
@@ -112,6 +117,7 @@ class HeadNorm:
         self._norms_values = config.norms_values
         self._norm = norm
         self._num_queries = num_heads if config.scope == "whole" else None
+        self._mean = mean
 
     def of(self, heads: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_heads + num_kv_heads, head_dim]."""
@@ -123,11 +129,18 @@ class HeadNorm:
         else:
             queries, keys = heads[:, : self._num_queries], heads[:, self._num_queries :]
             wholes = [each.flatten(1).float() for each in (queries, keys)]
-            parts = [_float_norm(self._norm, each, None, None) for each in wholes]
-            normed = torch.cat(parts, dim=1).view(heads.shape)
+            normed = torch.cat(self._normed(wholes), dim=1).view(heads.shape)
         if self.weight is not None:
             normed = normed * self.weight
         return (normed if self._bias is None else normed + self._bias).to(heads.dtype)
+
+    def _normed(self, wholes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if self._mean is None:
+            return [_float_norm(self._norm, each, None, None) for each in wholes]
+        assert self._norm.kind == "rms", "no other one is divided"
+        squares = torch.stack([each.square().mean(dim=-1) for each in wholes])
+        factors = torch.rsqrt(self._mean(squares) + self.eps).unsqueeze(-1)
+        return [each * factor for each, factor in zip(wholes, factors, strict=True)]
 
     def of_values(self, values: torch.Tensor) -> torch.Tensor:
         """[num_tokens, num_kv_heads, head_dim]."""

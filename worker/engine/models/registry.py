@@ -133,7 +133,7 @@ _COMPLETED: dict[str, ReadConfig] = {
     "Phi3ForCausalLM": phi3_config,
     "SeedOssForCausalLM": seed_oss_config,
 }
-# So are these, which ranks do not know: DecoderConfig.beyond_llama says what of them.
+# So are these: DecoderConfig.beyond_llama says what is more in them.
 _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "ApertusForCausalLM": apertus_config,
     "ArceeForCausalLM": arcee_config,
@@ -216,9 +216,8 @@ _LATENT: dict[str, ReadConfig] = {
 }
 # And these, of experts and positions of three axes: likewise.
 _SEEING: dict[str, ReadConfig] = {"Qwen3VLMoeForConditionalGeneration": qwen3_vl_moe_config}
-DIVIDED_ARCHITECTURES = _PLAIN | _COMPLETED
 FUSED_ARCHITECTURES = (
-    DIVIDED_ARCHITECTURES | _BEYOND_LLAMA | _MIXTURES | _RECURRENT | _LATENT | _SEEING
+    _PLAIN | _COMPLETED | _BEYOND_LLAMA | _MIXTURES | _RECURRENT | _LATENT | _SEEING
 )
 # The same without a head: for embeddings alone.
 HEADLESS_ARCHITECTURES: dict[str, ReadConfig] = {

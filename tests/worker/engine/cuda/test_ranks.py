@@ -24,7 +24,8 @@ from tests.forked_program import call_forked
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import SAMPLINGS, GpuRig, requests
-from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
+from tests.worker.engine.families import FUSED_IN_TORCH
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import FakeChannel, make_add, tokens_of
 from tests.worker.engine_listener import Listener
 from worker.config import WorkerConfig
@@ -171,6 +172,14 @@ def run_story(story: Story, checkpoint: Path, folder: Path) -> None:
 )
 def test_two_ranks(story: Story, checkpoint: Path, tmp_path: Path) -> None:
     call_forked(run_story, story, checkpoint, tmp_path, timeout_s=100)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", ["gemma4", "olmo2"])
+def test_two_ranks_of_another_family(family: str, tmp_path: Path) -> None:
+    model_type, overrides = FUSED_IN_TORCH[family]
+    checkpoint = save_tiny_model(tmp_path / "model", model_type, **overrides)
+    call_forked(run_story, give_the_tokens_of_one, checkpoint, tmp_path, timeout_s=200)
 
 
 def come_late(port: int) -> list[int]:

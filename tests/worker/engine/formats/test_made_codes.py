@@ -22,8 +22,9 @@ from tests.worker.engine.tiny_models import (
     save_tiny_model,
 )
 from tests.worker.engine_fakes import make_add
-from worker.engine.cuda.tensor_parallel.rank_share import RankReader
+from worker.engine.cuda.tensor_parallel.rank_share import RankShare
 from worker.engine.formats.made_codes import make_codes
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.registry import read_model_config
 from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
@@ -97,7 +98,9 @@ def test_a_rank_has_its_share_of_the_same_values(source: Path) -> None:
     name, shape = "model.layers.0.mlp.down_proj.weight", (64, 160)
     with open_weights(config, source, "dummy", torch.float32, lambda _: None) as reader:
         whole = reader.read(name, *shape)
-        shares = [RankReader(reader, rank, 2).read(name, 64, 80) for rank in range(2)]
+        assert isinstance(config, DecoderConfig)
+        readers = [RankShare(config, rank, 2).reader(reader) for rank in range(2)]
+        shares = [each.read(name, 64, 80) for each in readers]
     assert torch.equal(torch.cat(shares, dim=1), whole)
 
 

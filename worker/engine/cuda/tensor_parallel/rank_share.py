@@ -3,79 +3,168 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
-from functools import partial
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import NamedTuple, Self
 
 import torch
 
 from shared.errors import ConfigError
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
-from worker.engine.layers.attention_backend import AttentionBackend
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linear
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.layer_ropes import Angles
 from worker.engine.models.loader import WeightReader
-from worker.engine.models.norms import HeadNorm
+from worker.engine.models.norms import HeadNorm, MeanOfRanks
 
-# What these give is divided among the ranks...
-_DIVIDED_ROWS = tuple(
-    f".{name}.{kind}"
-    for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-    for kind in ("weight", "bias")
-)
-# ... and what these take: they give summands, of which a bias must be in one alone.
-_DIVIDED_COLUMNS = (".o_proj.weight", ".down_proj.weight")
-_SUMMED_BIASES = (".o_proj.bias", ".down_proj.bias")
+_NAME = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.([^.]+)\.(.+)|(.*)\.sinks")
 
 
 def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
-    """What one rank computes. Raises ConfigError when the ranks' shares are not the same."""
-    if num_ranks > 1 and config.beyond_llama is not None:
+    """What each rank computes. Raises ConfigError when the ranks' shares are not the same."""
+    if num_ranks == 1:
+        return config
+    if config.beyond_ranks is not None:
         raise ConfigError(
-            f"tp={num_ranks} is not possible with {config.architecture}: {config.beyond_llama} "
+            f"tp={num_ranks} is not possible with {config.architecture}: {config.beyond_ranks} "
             "cannot be divided yet; tp=1 runs it on one GPU"
         )
-    joined = [each for each in (config.stored_qkv, config.mlp.up) if len(each) == 1]
-    if joined and num_ranks > 1:
+    layers = {(each.num_heads, each.num_kv_heads) for each in config.attention_layers}
+    possible = [
+        num
+        for num in range(1, max(heads for heads, _ in layers) + 1)
+        if all(heads % num == 0 and _shares_kv_heads(kv_heads, num) for heads, kv_heads in layers)
+        and all(size % num == 0 for size in (config.intermediate_size, *config.mlp_sizes))
+    ]
+    if num_ranks not in possible:
+        heads, kv_heads = min(layers)
         raise ConfigError(
-            f"tp={num_ranks} is not possible with {config.architecture}: its {joined[0][0]} is "
-            "several projections in one"
+            f"tp={num_ranks} does not divide the model's {heads} attention heads, {kv_heads} heads "
+            f"of keys and values and {config.intermediate_size} values in the MLP "
+            f"(intermediate_size); possible are {', '.join(map(str, possible))}"
         )
-    divided = {
-        "attention heads": config.num_heads,
-        "heads of keys and values": config.num_kv_heads,
-        "values in the MLP (intermediate_size)": config.intermediate_size,
-    }
-    for name, number in divided.items():
-        if number % num_ranks:
-            common = math.gcd(*divided.values())
-            possible = [str(each) for each in range(1, common + 1) if common % each == 0]
-            raise ConfigError(
-                f"tp={num_ranks} does not divide the model's {number} {name}; possible are "
-                f"{', '.join(possible)}"
-            )
-    num_heads, num_kv_heads = config.num_heads // num_ranks, config.num_kv_heads // num_ranks
     return dataclasses.replace(
         config,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
+        num_heads=config.num_heads // num_ranks,
+        num_kv_heads=max(1, config.num_kv_heads // num_ranks),
         intermediate_size=config.intermediate_size // num_ranks,
+        mlp_sizes=tuple(size // num_ranks for size in config.mlp_sizes),
         attention_layers=tuple(
-            dataclasses.replace(layer, num_heads=num_heads, num_kv_heads=num_kv_heads)
+            dataclasses.replace(
+                layer,
+                num_heads=layer.num_heads // num_ranks,
+                num_kv_heads=max(1, layer.num_kv_heads // num_ranks),
+            )
             for layer in config.attention_layers
         ),
     )
 
 
+def _shares_kv_heads(num_kv_heads: int, num_ranks: int) -> bool:
+    """Of fewer heads than ranks, several ranks have the same."""
+    return num_kv_heads % num_ranks == 0 or num_ranks % num_kv_heads == 0
+
+
+class Slices(NamedTuple):
+    """Which of a tensor's rows, or columns, are a rank's."""
+
+    size: int  # of them all
+    parts: tuple[range, ...]
+
+    @classmethod
+    def of(cls, own: range, size: int) -> Self:
+        return cls(size, (own,))
+
+    def behind(self, other: Slices) -> Slices:
+        """Of a tensor that has both: `other` first."""
+        moved = (range(other.size + part.start, other.size + part.stop) for part in self.parts)
+        return Slices(other.size + self.size, (*other.parts, *moved))
+
+    def times(self, num: int) -> Slices:
+        """Where each is `num` of them."""
+        parts = (range(num * part.start, num * part.stop) for part in self.parts)
+        return Slices(num * self.size, tuple(parts))
+
+    def take(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        """A copy: a view would keep the others' in memory."""
+        return torch.cat([tensor.narrow(dim, each.start, len(each)) for each in self.parts], dim)
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """Which parts of a whole model's tensors a rank has."""
+
+    config: DecoderConfig  # of the whole
+    rank: int
+    num_ranks: int
+
+    def reader(self, reader: WeightReader) -> WeightReader:
+        """Of our names."""
+        return RankReader(self, reader)
+
+    def even(self, size: int) -> Slices:
+        """Of as many for each rank."""
+        share = size // self.num_ranks
+        return Slices.of(range(self.rank * share, (self.rank + 1) * share), size)
+
+    def kv_heads(self, layer: AttentionLayer) -> Slices:
+        num = layer.num_kv_heads
+        start = self.rank * num // self.num_ranks
+        return Slices.of(range(start, start + max(1, num // self.num_ranks)), num)
+
+    def rows(self, layer_id: int, module: str) -> Slices | None:
+        """Of what a module of attention or MLP gives; None: all ranks have all of it."""
+        config = self.config
+        layer = config.attention_layers[layer_id]
+        queries, kv_heads = self.even(layer.num_heads), self.kv_heads(layer)
+        if module in config.stored_qkv:
+            heads = [queries, kv_heads, kv_heads]
+            if len(config.stored_qkv) > 1:
+                heads = [heads[config.stored_qkv.index(module)]]
+            elif config.is_qkv_by_head:
+                heads = [queries.times(len(heads))]
+            return joined(heads).times(layer.head_dim)
+        if module in config.mlp.up:
+            size = config.mlp_size_of(layer_id)
+            num = len(config.mlp.up_sizes(size)) if len(config.mlp.up) == 1 else 1
+            return joined([self.even(size)] * num)
+        return None
+
+    def columns(self, layer_id: int, module: str) -> Slices | None:
+        """Of what a module takes, of which it gives a summand; None: it gives no summand."""
+        if module == "o_proj":
+            layer = self.config.attention_layers[layer_id]
+            return self.even(layer.num_heads).times(layer.head_dim)
+        if module == self.config.mlp.down:
+            return self.even(self.config.mlp_size_of(layer_id))
+        return None
+
+    def normed_heads(self, layer_id: int, module: str) -> Slices | None:
+        """Whose norms are in a module; None: it has none, or the same for all heads."""
+        norm = self.config.head_norm
+        if norm is None or module not in norm.modules or norm.scope == "shared":
+            return None
+        layer = self.config.attention_layers[layer_id]
+        is_of_queries = module == norm.modules[0]
+        heads = self.even(layer.num_heads) if is_of_queries else self.kv_heads(layer)
+        return heads.times(layer.head_dim) if norm.scope == "whole" else heads
+
+
+def joined(slices: Sequence[Slices]) -> Slices:
+    """One behind the other."""
+    return reduce(lambda before, each: each.behind(before), slices)
+
+
 class RankReader:
     """Reads whole tensors and gives a rank's share, of the shape that its configuration says."""
 
-    def __init__(self, reader: WeightReader, rank: int, num_ranks: int) -> None:
+    def __init__(self, share: RankShare, reader: WeightReader) -> None:
+        self._share = share
         self._reader = reader
-        self._rank = rank
-        self._num_ranks = num_ranks
 
     def read(self, name: str, *shape: int) -> torch.Tensor:
         return self._read(self._reader.read, name, shape)
@@ -89,42 +178,62 @@ class RankReader:
     def _read(
         self, read: Callable[..., torch.Tensor], name: str, shape: tuple[int, ...]
     ) -> torch.Tensor:
-        if name.endswith(_DIVIDED_ROWS):
-            return self._share(read, name, shape, dim=0)
-        if name.endswith(_DIVIDED_COLUMNS):
-            return self._share(read, name, shape, dim=1)
-        tensor = read(name, *shape)
-        if name.endswith(_SUMMED_BIASES) and self._rank > 0:
-            return torch.zeros_like(tensor)
-        return tensor
+        share = self._share
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return read(name, *shape)
+        if match[5] is not None:
+            return self._part(read, name, shape, share.even(share.config.num_heads), 0)
+        layer_id, module, kind = int(match[1]), match[3], match[4]
+        heads = share.normed_heads(layer_id, module)
+        if heads is not None and kind.startswith("norms."):  # a module for each head
+            _, idx, kind = kind.split(".")
+            (own,) = heads.parts
+            prefix = name[: match.start(4)]
+            of_ranks = {  # so that all are read
+                head: read(f"{prefix}norms.{head}.{kind}", *shape)
+                for head in range(int(idx), heads.size, len(own))
+            }
+            return of_ranks[own.start + int(idx)]
+        rows = heads or share.rows(layer_id, module)
+        is_transposed = share.config.is_stored_transposed and kind == "weight"
+        if rows is not None:
+            return self._part(read, name, shape, rows, 1 if is_transposed else 0)
+        columns = share.columns(layer_id, module)
+        if columns is None:
+            return read(name, *shape)
+        if kind == "weight":
+            return self._part(read, name, shape, columns, 0 if is_transposed else 1)
+        bias = read(name, *shape)  # of a sum, it is in one summand alone
+        return bias if share.rank == 0 else torch.zeros_like(bias)
 
-    def _share(
-        self, read: Callable[..., torch.Tensor], name: str, shape: tuple[int, ...], dim: int
+    def _part(
+        self,
+        read: Callable[..., torch.Tensor],
+        name: str,
+        shape: tuple[int, ...],
+        slices: Slices,
+        dim: int,
     ) -> torch.Tensor:
         whole = list(shape)
-        whole[dim] *= self._num_ranks
-        shares = read(name, *whole).chunk(self._num_ranks, dim)
-        return shares[self._rank].clone()  # a view would keep the others' in memory
+        whole[dim] = slices.size
+        return slices.take(read(name, *whole), dim)
 
 
 class RankLayerOps:
     """The layer operations of a rank: sums over all ranks where a layer's parts meet.
 
-    What attention and MLP add is whole only as a sum, and the next norm is the first to read it.
-
     Outputs are divided among the ranks as well: each multiplies its share of the vocabulary, and
     all have the logits.
     """
 
-    def __init__(self, ops: LayerOps, group: RankGroup, *, is_deterministic: bool) -> None:
+    def __init__(self, ops: LayerOps, group: RankGroup, *, adds_in_order: bool) -> None:
         self.linears = ops.linears
         self._ops = ops
         self._group = group
-        self._sum = group.sum_in_order if is_deterministic else group.sum
-        self._is_whole = True  # nothing but embeddings, which every rank has
+        self._sum = group.sum_in_order if adds_in_order else group.sum
 
     def begin(self, positions: torch.Tensor) -> None:
-        self._is_whole = True
         self._ops.begin(positions)
 
     def angles(self, layer_id: int) -> Angles | None:
@@ -133,9 +242,6 @@ class RankLayerOps:
     def add_rms_norm(
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self._is_whole:
-            self._sum(delta)
-        self._is_whole = False
         return self._ops.add_rms_norm(delta, residual, weight, eps)
 
     def attend(
@@ -159,3 +265,11 @@ class RankLayerOps:
         own[: len(rows)] = rows
         linear = self._ops.head(own)
         return lambda hidden: self._group.gather(linear(hidden))[:, :num_outputs].contiguous()
+
+    def whole(self, summand: torch.Tensor) -> torch.Tensor:
+        self._sum(summand)
+        return summand
+
+    @property
+    def mean(self) -> MeanOfRanks | None:
+        return lambda values: self.whole(values) / self._group.size

@@ -1,0 +1,172 @@
+"""What ranks compute of a model, layer by layer, is what one computes: in threads, on a CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.errors import ConfigError
+from tests.worker.engine.families import (
+    FUSED,
+    FUSED_IN_TORCH,
+    LATENT,
+    MIXTURES,
+    RECURRENT,
+    by_day,
+)
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
+from worker.engine.cpu.forward_batch import ForwardBatch, ForwardMode
+from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.model_runner import TorchForward
+from worker.engine.cpu.torch_attention import TorchAttentionBackend
+from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankShare, divide
+from worker.engine.layers.kv_layout import KVLayout
+from worker.engine.layers.linear import PlainLinears
+from worker.engine.models.decoder import DecoderModel
+from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.layer_ops import LayerOps, TorchLayerOps
+from worker.engine.models.layer_ropes import LayerRopes
+from worker.engine.models.model_loading import open_weights
+from worker.engine.models.registry import read_model_config
+
+PAGE_SIZE = 16
+PROMPT = random_prompt(43, 1)  # beyond windows and chunks
+
+ERROR = 1e-4
+DENSE = FUSED | {
+    name: family
+    for name, family in FUSED_IN_TORCH.items()
+    if name not in ("gemma4 experts", "llama4", "ministral3", "ministral3 window")
+}
+
+
+class ThreadGroup:
+    """A `RankGroup` of threads."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._barrier = threading.Barrier(size, timeout=60)
+        self._parts: list[torch.Tensor] = [torch.empty(0)] * size
+
+    def member(self, rank: int) -> ThreadRank:
+        return ThreadRank(self, rank)
+
+    def exchange(self, rank: int, values: torch.Tensor) -> list[torch.Tensor]:
+        self._parts[rank] = values.clone()
+        self._barrier.wait()
+        parts = list(self._parts)
+        self._barrier.wait()
+        return parts
+
+
+class ThreadRank:
+    def __init__(self, group: ThreadGroup, rank: int) -> None:
+        self._group = group
+        self.rank = rank
+        self.size = group.size
+
+    def sum_in_order(self, values: torch.Tensor) -> None:
+        first, *others = self._group.exchange(self.rank, values)
+        values.copy_(sum(others, first))
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self._group.exchange(self.rank, values), dim=1)
+
+
+def logits(path: Path, whole: DecoderConfig, group: Any = None) -> torch.Tensor:
+    """[num_tokens, vocab_size] of the prompt, computed by a rank, or alone."""
+    config = whole if group is None else divide(whole, group.size)
+    layers = config.attention_layers
+    ops: LayerOps = TorchLayerOps(
+        LayerRopes.of(config, config.max_context_len, torch.float32), layers, PlainLinears()
+    )
+    share = None
+    if group is not None:
+        ops = RankLayerOps(ops, group, adds_in_order=True)
+        share = RankShare(whole, group.rank, group.size).reader
+    with open_weights(whole, path, "safetensors", torch.float32, lambda _: None) as reader:
+        model = DecoderModel(config, reader, ops, share=share)
+    num_pages = -(-len(PROMPT) // PAGE_SIZE)
+    pool = KVCachePool(KVLayout.of(layers, torch.float32, PAGE_SIZE), num_pages)
+    forward = TorchForward(model, TorchAttentionBackend(pool, model.attention_layers))
+    places = torch.arange(len(PROMPT))
+    with torch.inference_mode():
+        return forward.logits(
+            forward.hidden(
+                ForwardBatch(
+                    forward_mode=ForwardMode.EXTEND,
+                    input_ids=torch.tensor(PROMPT),
+                    positions=places,
+                    out_loc=places,
+                    query_lens=[len(PROMPT)],
+                    seq_lens=[len(PROMPT)],
+                    page_table=torch.arange(num_pages, dtype=torch.int32)[None],
+                    sample_idx=places,
+                )
+            )
+        )
+
+
+def in_ranks(num_ranks: int, work: Callable[[ThreadRank], torch.Tensor]) -> Sequence[torch.Tensor]:
+    group = ThreadGroup(num_ranks)
+    with ThreadPoolExecutor(num_ranks) as threads:
+        return list(threads.map(work, map(group.member, range(num_ranks))))
+
+
+def whole_config(path: Path) -> DecoderConfig:
+    config = read_model_config(path)
+    assert isinstance(config, DecoderConfig)
+    return config
+
+
+def assert_divided(path: Path, num_ranks: int) -> None:
+    config = whole_config(path)
+    alone = logits(path, config)
+    first, *others = in_ranks(num_ranks, lambda rank: logits(path, config, rank))
+    error = (first - alone).abs().max() / alone.abs().max()
+    assert error < ERROR, error
+    for each in others:
+        assert torch.equal(each, first), "ranks must never differ"
+
+
+# Joined and transposed projections, heads in turn, biases, sinks, norms of heads by themselves and
+# of all at once, one head of keys and values for all, layers of several shapes, MLPs in parallel.
+BY_DAY = {
+    "llama biases", "phi3", "gemma4", "gemma4 keys as values", "olmo2", "stablelm parallel",
+    "gpt_neox", "gpt2 by layer", "gpt_bigcode", "granite swa", "cohere norms", "persimmon",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", by_day(DENSE, BY_DAY))
+def test_ranks_give_the_logits_of_one(tmp_path: Path, name: str) -> None:
+    model_type, overrides = DENSE[name]
+    assert_divided(save_tiny_model(tmp_path, model_type, **overrides), 2)
+
+
+def test_more_ranks_than_heads_of_keys_and_values_share_them(tmp_path: Path) -> None:
+    """With norms of all queries, and of all keys, at once."""
+    path = save_tiny_model(tmp_path, "olmo2", intermediate_size=96, num_hidden_layers=1)
+    assert_divided(path, 6)
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        (MIXTURES["mixtral"], "its mixture of experts"),
+        (RECURRENT["lfm2"], "a state beside keys and values"),
+        (LATENT["deepseek_v3"], "its mixture of experts"),
+    ],
+    ids=["experts", "states", "latents"],
+)
+def test_what_is_not_divided_is_refused_by_name(
+    tmp_path: Path, family: tuple[str, dict[str, Any]], told: str
+) -> None:
+    path = save_tiny_model(tmp_path, family[0], **family[1])
+    with pytest.raises(ConfigError, match=f"tp=2 is not possible with .*: {told} cannot be"):
+        divide(whole_config(path), 2)
