@@ -234,6 +234,16 @@ class DecodeStatus:
         self._sent_position = len(tokens)
         return chunk
 
+    def is_told(self, text_len: int, text_checksum: int) -> bool:
+        """Whether who has this text has all that was sent, and nothing is to be sent."""
+        visible = self._visible
+        return (
+            visible is not None
+            and self.fold.finish is None
+            and text_len == self._sent_len == visible.visible_len
+            and text_checksum == self._sent_checksum
+        )
+
     def replay_chunk(self, offset: int) -> TextChunk:
         """All text from `offset` on, with every token id; starts earlier if there is less text."""
         text = self.text

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 
@@ -23,6 +24,7 @@ from shared.protocol.codec import decode, encode
 from shared.protocol.log_records import Claim
 from shared.protocol.text import (
     Done,
+    Held,
     ReplayReply,
     ReplayRequest,
     ReplayStatus,
@@ -89,6 +91,8 @@ class ReplayDesk:
         try:
             request = self._read(message)
             reply = _piece_of(await self._reply_to(request), request)
+            if request.others:
+                reply = msgspec.structs.replace(reply, changed=self._changed(request))
             await message.respond(encode(reply))
             self._stats.replays += 1
         except (ProtocolError, BrokerError, nats.errors.Error) as exc:
@@ -106,6 +110,16 @@ class ReplayDesk:
         if not self._told.is_role_inbox(message.reply):
             raise MalformedMessage(f"reply subject {message.reply[:80]!r}")
         return request
+
+    def _changed(self, request: ReplayRequest) -> list[str]:
+        return [held.rid for held in request.others if not self._is_unchanged(held, request)]
+
+    def _is_unchanged(self, held: Held, request: ReplayRequest) -> bool:
+        status = self._find(held.rid)
+        if status is None:
+            return False
+        status.add_subject(request.subject)
+        return self._is_current(status) and status.is_told(held.text_len, held.checksum)
 
     async def _reply_to(self, request: ReplayRequest) -> ReplayReply:
         deadline = time.monotonic() + _PATIENCE_S

@@ -11,7 +11,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from shared.errors import BrokerUnavailable, ProtocolError, ServiceUnavailable
 from shared.protocol.codec import decode, encode
-from shared.protocol.text import ReplayReply, ReplayRequest, ReplayStatus, TextChunk
+from shared.protocol.text import Held, ReplayReply, ReplayRequest, ReplayStatus, TextChunk
 from shared.subjects import Subjects
 
 _TIMEOUT_S = 1.5  # a detokenizer answers within its patience, or not at all
@@ -27,16 +27,27 @@ class DetokClient:
         self._subjects = subjects
         self._reply_subject = reply_subject
 
+    def partition(self, rid: str) -> int:
+        """Of a request: one detokenizer owns each."""
+        return self._subjects.partition(rid)
+
     async def replay(
-        self, rid: str, offset: int, timeout_s: float = _TIMEOUT_S, *, follows: bool = True
+        self,
+        rid: str,
+        offset: int,
+        timeout_s: float = _TIMEOUT_S,
+        *,
+        follows: bool = True,
+        others: Sequence[Held] = (),
     ) -> ReplayReply:
         """The text from `offset` on; chunks that follow come to this frontend as well, if it
         follows them: an answer that is to come in one piece does so no more then.
 
+        `others`: requests of the same partition that the answer says more of, if there is more.
         Raises BrokerUnavailable when no detokenizer answers, MalformedMessage.
         """
         subject = self._reply_subject if follows else ""
-        request = ReplayRequest(rid, offset, subject, position=0)
+        request = ReplayRequest(rid, offset, subject, position=0, others=list(others))
         return await self._ask_for_all(request, timeout_s)
 
     async def look(self, rid: str, timeout_s: float = _TIMEOUT_S) -> ReplayReply:
@@ -69,19 +80,20 @@ class DetokClient:
         """
         whole = await self._ask(first, timeout_s)
         chunks = [] if whole.chunk is None else [whole.chunk]
-        has_more = whole.has_more
+        has_more, changed = whole.has_more, whole.changed
         while has_more and chunks:
             last = chunks[-1]
             offset = last.offset + len(last.text)
             request = ReplayRequest(first.rid, offset, first.subject, last.position)
             piece = await self._ask(request, timeout_s)
             if piece.chunk is None:
-                return ReplayReply(piece.status, whole.reply)
+                return ReplayReply(piece.status, whole.reply, changed=changed)
             if piece.chunk.offset > offset:
                 raise BrokerUnavailable("the detokenizer has changed amid its answer")
             chunks.append(piece.chunk)
             whole, has_more = ReplayReply(piece.status, whole.reply), piece.has_more
-        return ReplayReply(whole.status, whole.reply, _joined(chunks) if chunks else None)
+        chunk = _joined(chunks) if chunks else None
+        return ReplayReply(whole.status, whole.reply, chunk, changed=changed)
 
     async def _ask(self, request: ReplayRequest, timeout_s: float) -> ReplayReply:
         subject = self._subjects.replay(self._subjects.partition(request.rid))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from frontend.metrics import StreamMetrics
 from frontend.streams.alarms import TICK_S
@@ -14,7 +16,7 @@ from frontend.text.text_stream import TextStream
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
 from shared.event_wait import wait_event
-from shared.protocol.text import ReplayStatus
+from shared.protocol.text import Held, ReplayReply, ReplayStatus
 from shared.storage.stream_quorum import has_quorum
 from shared.telemetry.log import get_logger
 
@@ -23,6 +25,7 @@ MAX_BACKOFF_S = 10.0  # of one that is queued, and while no detokenizer answers
 _GAP_RETRY_S = 0.2
 _FAILED_RETRY_S = 0.25  # the partition is just changing hands; doubled while nobody answers
 _LOST_AFTER = 2  # looks in a row that found nothing, a second apart or more
+_MAX_TOGETHER = 512
 _MAX_ASKING = 64  # a group may have thousands of requests, each of which costs several reads
 
 log = get_logger(__name__)
@@ -77,15 +80,33 @@ class Replayer:
                 await wait_event(self._router.on_gap, TICK_S)
                 self._router.on_gap.clear()
                 now = asyncio.get_running_loop().time()
-                for reading in self._router.take_to_ask(now):
-                    stream = reading.stream
-                    if stream.is_asking or not reading.generation.is_watched:
-                        continue
-                    if now >= (at := due_at(stream)):
-                        stream.is_asking = True
-                        tasks.create_task(self._ask(reading))
-                    else:
-                        self._router.ask(reading, at)
+                for readings in self._in_company(self._due(now)):
+                    tasks.create_task(self._ask_all(readings))
+
+    def _due(self, now: float) -> Iterator[Reading]:
+        for reading in self._router.take_to_ask(now):
+            stream = reading.stream
+            if stream.is_asking or not reading.generation.is_watched:
+                continue
+            if now >= (at := due_at(stream)):
+                stream.is_asking = True
+                yield reading
+            else:
+                self._router.ask(reading, at)
+
+    def _in_company(self, due: Iterable[Reading]) -> Iterator[list[Reading]]:
+        """Those of which there is likely nothing new are asked for together."""
+        quiet: defaultdict[int, list[Reading]] = defaultdict(list)  # by partition
+        for reading in due:
+            if not is_likely_quiet(reading.stream):
+                yield [reading]
+                continue
+            company = quiet[self._detok.partition(reading.stream.rid)]
+            company.append(reading)
+            if len(company) == _MAX_TOGETHER:
+                yield company.copy()
+                company.clear()
+        yield from filter(None, quiet.values())
 
     async def on_reconnect(self) -> None:
         """NATS is back: whoever has heard nothing meanwhile is asked for now, however often asking
@@ -98,17 +119,38 @@ class Replayer:
                 self._router.ask(Reading(stream, generation))
         self._router.on_gap.set()
 
-    async def _ask(self, reading: Reading) -> None:
+    async def _ask_all(self, readings: list[Reading]) -> None:
+        """Of one partition. What the answer to the first leaves open is asked for alone."""
+        first, *others = readings
+        num_reconnects = self._num_reconnects
+        reply = await self._ask(first, [reading.stream.held for reading in others])
+        is_told = reply is not None and reply.changed is not None  # earlier builds tell nothing
+        changed = set(reply.changed or ()) if reply is not None else set()
+        to_ask = []
+        for reading in others:
+            stream = reading.stream
+            if reply is None:
+                stream.num_failed_asks += 1
+            elif is_told and stream.rid not in changed:
+                _note_running(stream)
+            else:
+                to_ask.append(self._ask(reading))
+                continue
+            self._note_asked(reading, num_reconnects)
+        await asyncio.gather(*to_ask)
+
+    async def _ask(self, reading: Reading, others: Sequence[Held] = ()) -> ReplayReply | None:
+        """None: nobody has answered."""
         stream, generation = reading
         # Token ids of a chunk need not begin where its text does: a stream that keeps them asks
         # for everything.
         offset = 0 if stream.keeps_token_ids else stream.have
         follows = generation.is_resumed or not stream.reply.is_whole
-        loop = asyncio.get_running_loop()
         num_reconnects = self._num_reconnects
+        reply = None
         try:
             async with self._asking:
-                reply = await self._detok.replay(stream.rid, offset, follows=follows)
+                reply = await self._detok.replay(stream.rid, offset, follows=follows, others=others)
         except (BrokerError, ProtocolError) as exc:
             log.debug("replay_failed", rid=stream.rid, error=str(exc))
             self._metrics.replays.labels("failed").inc()
@@ -120,14 +162,22 @@ class Replayer:
                 _back_off(stream)
                 await self._look_whether_lost(stream, generation)
             else:
-                stream.backoff_s, stream.num_missing = _silence_s(stream), 0
+                _note_running(stream)
                 if reply.chunk is not None:
-                    stream.receive(reply.chunk, loop.time())
+                    stream.receive(reply.chunk, asyncio.get_running_loop().time())
         finally:
-            is_stale = num_reconnects != self._num_reconnects  # asked on a connection that is gone
-            stream.asked_at = float("-inf") if is_stale else loop.time()
-            stream.is_asking = False
-            self._router.ask(reading, due_at(stream))
+            self._note_asked(reading, num_reconnects)
+        return reply
+
+    def _note_asked(self, reading: Reading, num_reconnects: int) -> None:
+        """`num_reconnects`: when it was asked for. Nothing said on a connection that is gone counts
+        as asked now.
+        """
+        stream = reading.stream
+        is_stale = num_reconnects != self._num_reconnects
+        stream.asked_at = float("-inf") if is_stale else asyncio.get_running_loop().time()
+        stream.is_asking = False
+        self._router.ask(reading, due_at(stream))
 
     async def _look_whether_lost(self, stream: TextStream, generation: Generation) -> None:
         if not generation.is_stored:
@@ -142,6 +192,21 @@ class Replayer:
         if stream.num_missing >= _LOST_AFTER and stream.finish is None:
             log.error("request_lost", rid=stream.rid)
             generation.cut(Interrupt.RECORDS_LOST)
+
+
+def is_likely_quiet(stream: TextStream) -> bool:
+    """Whether it is asked for because of its silence alone, and its text tells all that it has."""
+    return (
+        stream.have > 0
+        and not stream.num_failed_asks
+        and not stream.has_gap
+        and not stream.keeps_token_ids
+        and not stream.reply.is_whole
+    )
+
+
+def _note_running(stream: TextStream) -> None:
+    stream.backoff_s, stream.num_missing, stream.num_failed_asks = _silence_s(stream), 0, 0
 
 
 def due_at(stream: TextStream) -> float:

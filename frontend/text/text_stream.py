@@ -8,7 +8,7 @@ from frontend.text.event_id import START, Mark
 from shared.protocol.finish import Finish
 from shared.protocol.logprobs import TokenLogprob, num_top_of, record_bytes, unpack_logprobs
 from shared.protocol.reply import ReplyParams, Surface
-from shared.protocol.text import TextChunk, checksum
+from shared.protocol.text import Held, TextChunk, checksum
 
 
 class TextStream:
@@ -127,6 +127,11 @@ class TextStream:
     def mark(self) -> Mark:
         """How far `take` has got."""
         return Mark(self._taken_position, self._taken_len, self._taken_checksum)
+
+    @property
+    def held(self) -> Held:
+        """All that was received."""
+        return Held(self.rid, self.have, self._checksum)
 
     def mark_bytes(self) -> bytes:
         """`str(mark)`, made without it."""

@@ -52,6 +52,14 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
     bill: Bill | None = None
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """How much of the text of a request somebody has."""
+
+    rid: str
+    text_len: int  # code points
+    checksum: int  # of these
+
+
 class ReplayRequest(msgspec.Struct, frozen=True):
     """Asks a detokenizer for the text from `offset` on, and registers `subject` for the rest."""
 
@@ -61,6 +69,8 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     # Output tokens that the asker has, who takes the rest in pieces; -1: all at once, from the
     # first token on, as askers do that know no pieces.
     position: int = -1
+    # Further requests of the same partition, to be registered, too: is there more of them?
+    others: list[Held] = []
 
 
 class ReplayStatus(enum.StrEnum):
@@ -78,6 +88,9 @@ class ReplayReply(msgspec.Struct, frozen=True):
     reply: SealedReply | None = None
     chunk: TextChunk | None = None
     has_more: bool = False  # behind the chunk: to be asked for from its end on
+    # Which of the `others` may have more text than the asker, another one, or a finish: each is to
+    # be asked for by itself. None: nobody looked, as earlier builds do.
+    changed: list[str] | None = None
 
 
 def done_chunk(done: Done, offset: int = 0) -> TextChunk:

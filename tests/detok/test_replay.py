@@ -8,10 +8,10 @@ import pytest
 from nats.aio.msg import Msg
 
 from frontend.streams.detok_client import DetokClient
-from shared.protocol.codec import encode
+from shared.protocol.codec import decode, decode_text_frame, encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
-from shared.protocol.text import ReplayRequest, ReplayStatus
+from shared.protocol.text import Held, ReplayReply, ReplayRequest, ReplayStatus, checksum
 from shared.protocol.token_ids import unpack_token_ids
 from tests.detok.scripted import (
     Listener,
@@ -135,6 +135,39 @@ async def test_a_request_that_the_detokenizer_never_read(stage: Stage) -> None:
         done = await wait_for_done(cluster, rid)
     assert done.text == stage.tokenizer.decode(ids[:4])
     assert done.finish == Finish(FinishReason.CANCEL)
+
+
+async def test_of_several_it_is_told_which_have_changed(stage: Stage) -> None:
+    """And who asks is sent what follows of each."""
+    worker, cluster = stage.worker(), stage.cluster
+    rids = [make_rid(cluster) for _ in range(5)]
+    missed, torn, over, unknown, quiet = rids
+    heard: list[str] = []
+
+    async def hear(message: Msg) -> None:
+        heard.extend(chunk.rid for chunk in decode_text_frame(message.data).chunks)
+
+    await cluster.nc.subscribe("jf.out.elsewhere", cb=hear)
+    async with running_detok(stage.config):
+        epochs = {}
+        for rid in (missed, torn, over, quiet):
+            epochs[rid] = await worker.claim(rid)
+            finish = Finish(FinishReason.STOP) if rid == over else None
+            await worker.write(rid, epochs[rid], 0, stage.ids("fox"), finish)
+            await eventually(stage.listener.has_text(rid, "fox"))
+        others = [
+            Held(missed, 2, checksum("fo")),
+            Held(torn, 3, checksum("box")),
+            *(Held(rid, 3, checksum("fox")) for rid in (over, unknown, quiet)),
+        ]
+        request = ReplayRequest(quiet, 3, "jf.out.elsewhere", 0, others)
+        subject = cluster.subjects.replay(cluster.subjects.partition(quiet))
+        answer = await cluster.nc.request(subject, encode(request), 5)
+        reply = decode(ReplayReply, answer.data)
+        assert (reply.status, reply.changed) == (ReplayStatus.RUNNING, rids[:4])
+        num_known = len(stage.ids("fox"))
+        await worker.write(missed, epochs[missed], num_known, stage.ids(TEXT)[num_known:])
+        await eventually(lambda: heard == [missed])
 
 
 async def test_nonsense_gets_no_answer_and_does_no_harm(stage: Stage) -> None:

@@ -32,7 +32,7 @@ from shared.protocol.notices import (
 from shared.protocol.prefix_namespace import PublicPrefix
 from shared.protocol.reply import ReplyParams, SealedReply, Surface
 from shared.protocol.sealed_replies import seal, unseal
-from shared.protocol.text import ReplayReply, ReplayRequest, TextChunk, TextFrame
+from shared.protocol.text import Held, ReplayReply, ReplayRequest, TextChunk, TextFrame
 from tests.wire.__main__ import GOLDEN
 from tests.wire.examples import (
     BY_TOKEN_REPLY,
@@ -70,8 +70,8 @@ def test_every_record_of_this_version_has_its_bytes() -> None:
 
 # Structs of these modules that no role stores: what they say is gone when it was heard.
 PASSING = {
-    Cancel, Fenced, Offer, OfferAnswer, PrefixNotice, PublicPrefix, ReplayReply, ReplayRequest,
-    TenantCost, TenantGossip, TenantUse, TextChunk, TextFrame,
+    Cancel, Fenced, Held, Offer, OfferAnswer, PrefixNotice, PublicPrefix, ReplayReply,
+    ReplayRequest, TenantCost, TenantGossip, TenantUse, TextChunk, TextFrame,
 }  # fmt: skip
 STORING = ("frontend.jobs.stored_response", "shared.broker.piece_chain")
 RECORDS: set[type[msgspec.Struct]] = {

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from frontend.metrics import FrontendMetrics
 from frontend.streams.alarms import TICK_S, Alarms
 from frontend.streams.generation import Generation, Timings
-from frontend.streams.replayer import MAX_BACKOFF_S, Replayer, due_at
+from frontend.streams.replayer import MAX_BACKOFF_S, Replayer, due_at, is_likely_quiet
 from frontend.streams.reply_router import SILENCE_S, Reading, ReplyRouter
 from frontend.tenants.ledger import TenantLedger
+from shared.errors import BrokerUnavailable
 from shared.protocol.codec import encode_text_frame
-from shared.protocol.text import ReplayReply, ReplayStatus, TextChunk, TextFrame
+from shared.protocol.text import Held, ReplayReply, ReplayStatus, TextChunk, TextFrame
 from tests.frontend.text.test_text_stream import make_stream
 from tests.time_to_err import time_to_err
+from tests.worker.io_stage import eventually
 
 
 def make_router() -> ReplyRouter:
@@ -33,10 +37,35 @@ class Detok:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def replay(self, rid: str, offset: int, *, follows: bool) -> ReplayReply:
+    async def replay(
+        self, rid: str, offset: int, *, follows: bool, others: Sequence[Held]
+    ) -> ReplayReply:
         assert follows
+        assert not others
         self.asked.set()
         return ReplayReply(ReplayStatus.RUNNING)
+
+    def partition(self, rid: str) -> int:
+        return int(rid[0])
+
+
+class Company(Detok):
+    """Says nothing, or which of several have changed."""
+
+    def __init__(self, changed: list[str] | None, *, is_dead: bool) -> None:
+        super().__init__()
+        self._changed = changed
+        self._is_dead = is_dead
+        self.heard: list[tuple[str, list[str]]] = []
+
+    async def replay(
+        self, rid: str, offset: int, *, follows: bool, others: Sequence[Held]
+    ) -> ReplayReply:
+        assert (offset, [held.text_len for held in others]) == (1, [1] * len(others))
+        self.heard.append((rid[:2], [held.rid[:2] for held in others]))
+        if self._is_dead:
+            raise BrokerUnavailable("nobody")
+        return ReplayReply(ReplayStatus.RUNNING, changed=self._changed if others else None)
 
 
 async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
@@ -66,6 +95,45 @@ async def test_streams_are_asked_for_at_once_when_nats_is_back() -> None:
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_dead", "alone"),
+    [
+        ([], False, []),
+        (["01" + "0" * 30], False, ["01"]),
+        (None, False, ["01", "02"]),  # a detokenizer of an earlier build
+        (None, True, []),
+    ],
+)
+async def test_silent_streams_of_a_partition_are_asked_for_in_one_message(
+    changed: list[str] | None, is_dead: bool, alone: list[str]
+) -> None:
+    now = asyncio.get_running_loop().time()
+    router, detok = make_router(), Company(changed, is_dead=is_dead)
+    streams = []
+    for name in ("00", "01", "02", "10"):
+        stream, _ = make_stream()
+        stream.rid = name + "0" * 30
+        stream.receive(TextChunk(stream.rid, 1, 0, "a", [5]), now - 10)
+        generation = Generation(name, "pool", Timings(now), float("inf"))
+        generation.streams.append(stream)
+        router.add(generation)
+        router.ask(Reading(stream, generation))
+        streams.append(stream)
+    metrics = FrontendMetrics(CollectorRegistry()).streams
+    running = asyncio.create_task(
+        Replayer(router, cast(Any, detok), cast(Any, None), metrics).run()
+    )
+    await eventually(lambda: not any(s.is_asking or s.asked_at <= now for s in streams))
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    together, other, *rest = detok.heard
+    assert (together, other) == (("00", ["01", "02"]), ("10", []))
+    assert [rid for rid, others in rest if not others] == alone
+    assert [stream.num_failed_asks for stream in streams] == [int(is_dead)] * 4
+    assert not any(is_likely_quiet(stream) for stream in streams if is_dead), "each alone next time"
 
 
 def test_while_nobody_answers_it_asks_soon_then_less_and_less() -> None:
