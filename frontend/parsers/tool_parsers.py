@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from frontend.parsers.calls.tool_parser import ToolParser
 from frontend.parsers.registry import Registry
 from frontend.parsers.tools.deepseek import DeepseekV3, DeepseekV31
+from frontend.parsers.tools.deepseek_v32 import DeepseekV32
 from frontend.parsers.tools.gemma import FunctionGemma, Gemma4
 from frontend.parsers.tools.glm import Glm45, Glm47
 from frontend.parsers.tools.gpt_oss import GptOss
@@ -41,6 +42,7 @@ TOOL_PARSERS: Registry[ToolParser] = Registry(
         Llama3(),
         DeepseekV3(),
         DeepseekV31(),
+        DeepseekV32(),
         KimiK2(),
         MinimaxM2(),
         Functools(),

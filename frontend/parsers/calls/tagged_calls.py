@@ -32,6 +32,7 @@ class TagForm:
     close: str = ""  # "": what closes the call
     gap: str = ""  # between the marks of `between`
     pad: str = ""  # before and behind a value
+    is_exact: bool = False  # line ends between its marks are the value's
     line: str = "\n"  # behind `end`
 
 
@@ -105,7 +106,8 @@ class TaggedArguments:
         end = text.find(self._form.end, value_at)
         if end < 0:
             return "", at
-        told = self._json(text[name_at:name_end], _trimmed(text[value_at:end]))
+        value = text[value_at:end]
+        told = self._json(text[name_at:name_end], value if self._form.is_exact else _trimmed(value))
         return told, end + len(self._form.end)
 
     def _closed(self, text: str, at: int) -> tuple[str, int]:
@@ -117,10 +119,14 @@ class TaggedArguments:
     def _json(self, name: str, value: str) -> str:
         begin = ", " if self._num_read else "{"
         self._num_read += 1
-        return f"{begin}{json.dumps(name, ensure_ascii=False)}: {self._value(name, value)}"
+        name, kind = self.named(name)
+        return f"{begin}{json.dumps(name, ensure_ascii=False)}: {self._value(kind, value)}"
 
-    def _value(self, name: str, value: str) -> str:
-        kind = self._kinds.get(name)
+    def named(self, tag: str) -> tuple[str, ParamKind | None]:
+        """Of what a tag says the name of its parameter, and what that takes; None: text alone."""
+        return tag, self._kinds.get(tag)
+
+    def _value(self, kind: ParamKind | None, value: str) -> str:
         if kind is ParamKind.TEXT_OR_NULL and value == "null":
             return value
         if kind is ParamKind.JSON:
@@ -169,8 +175,9 @@ class TaggedRules:
             if self._form.between[0] in name or "\n" in name:
                 raise UnsupportedParameter(param, f"names {name[:100]!r}, which cannot be in a tag")
             parts.append(f"param_{i}_{j}" + ("" if name in required else "?"))
-            yield f"param_{i}_{j}: {self._begin(name)} value_{i}_{j}"
-            kind, place = kinds.get(name), f"{param}.properties.{name}"
+            tag, kind = self.tag(name, kinds.get(name))
+            yield f"param_{i}_{j}: {self._begin(tag)} value_{i}_{j}"
+            place = f"{param}.properties.{name}"
             yield from self._value(f"value_{i}_{j}", each, kind, place)
         if missing := [name for name in required if name not in schema.get("properties", {})]:
             raise UnsupportedParameter(
@@ -179,6 +186,10 @@ class TaggedRules:
         if self._form.close:
             parts.append(self._ref(self._form.close))
         yield " ".join([f"call_{i}:", *parts])
+
+    def tag(self, name: str, kind: ParamKind | None) -> tuple[str, ParamKind | None]:
+        """What the tag of a parameter says, and what its value is held to."""
+        return name, kind
 
     def _begin(self, name: str) -> str:
         """All before a value."""

@@ -34,12 +34,13 @@ CODER = AnswerFormat(
     tools="qwen3-coder",
     param_kinds={"add": {"a": ParamKind.JSON, "c": ParamKind.TEXT_OR_NULL}},
 )
+GLM_KINDS = {"add": {"a": ParamKind.JSON}}
 DEEPSEEK = AnswerFormat(tools="deepseek_v3", reasoning="deepseek_r1")
 DEEPSEEK_31 = AnswerFormat(tools="deepseek_v31")
+DEEPSEEK_32 = AnswerFormat(tools="deepseek_v32", reasoning="think", param_kinds=GLM_KINDS)
 PYTHONIC = AnswerFormat(tools="pythonic", tool_names=NAMES)
 GRANITE = AnswerFormat(tools="json", tool_names=NAMES, reasoning="granite")
 KIMI = AnswerFormat(tools="kimi_k2", reasoning="think")
-GLM_KINDS = {"add": {"a": ParamKind.JSON}}
 GLM = AnswerFormat(tools="glm45", reasoning="think", param_kinds=GLM_KINDS)
 GLM_47 = AnswerFormat(tools="glm47", param_kinds=GLM_KINDS)
 OSS = AnswerFormat(tools="gpt_oss", tool_names=NAMES, reasoning="gpt_oss")
@@ -60,12 +61,19 @@ FORMATS = (
     SEED, NEMOTRON, OLMO,
     FUNCTION_GEMMA, GEMMA_4, PHI_4, FUNCTOOLS, GRANITE_3, LLAMA_4, LLAMA_4_JSON,
     HERMES, CODER, LLAMA3, MISTRAL, JSON, THINK, INSIDE, QWEN3, MAGISTRAL, HIDDEN,
-    DEEPSEEK, DEEPSEEK_31, PYTHONIC, GRANITE, KIMI, GLM, GLM_47, MINIMAX,
+    DEEPSEEK, DEEPSEEK_31, DEEPSEEK_32, PYTHONIC, GRANITE, KIMI, GLM, GLM_47, MINIMAX,
     OSS, OSS_ALONE, OSS_HIDDEN,
 )  # fmt: skip
 CALLS, CALLS_END = (f"<\uff5ctool\u2581calls\u2581{place}\uff5c>" for place in ("begin", "end"))
 CALL_BEGIN, CALL_END = (f"<\uff5ctool\u2581call\u2581{place}\uff5c>" for place in ("begin", "end"))
 SEP = "<\uff5ctool\u2581sep\uff5c>"
+DSML = "\uff5cDSML\uff5c"
+DSML_CALL = (
+    f'<{DSML}function_calls>\n<{DSML}invoke name="add">\n<{DSML}parameter name="a" string="true">'
+    f'1\n</{DSML}parameter>\n<{DSML}parameter name="b" string="false">[1, "x"]</{DSML}parameter>\n'
+    f'<{DSML}parameter name="c" string="false">né</{DSML}parameter>\n</{DSML}invoke>\n'
+    f'<{DSML}invoke name="now">\n</{DSML}invoke>\n</{DSML}function_calls>'
+)
 
 
 @dataclass
@@ -285,6 +293,17 @@ CASES = [
         Answer(content='<minimax:tool_call><invoke name="">'),
     ),
     (
+        DEEPSEEK_32,
+        f"<think>Hm.</think>So:\n\n{DSML_CALL}",
+        Answer("Hm.", "So:", [("add", '{"a": "1\\n", "b": [1, "x"], "c": "né"}'), ("now", "{}")]),
+    ),
+    (
+        DEEPSEEK_32,  # whose tag does not say what its value is: as the schema has it
+        f'<{DSML}function_calls><{DSML}invoke name="add"><{DSML}parameter name="a">1'
+        f"</{DSML}parameter></{DSML}invoke></{DSML}function_calls>",
+        Answer(calls=[("add", '{"a": 1}')]),
+    ),
+    (
         FUNCTION_GEMMA,
         'So:\n<start_function_call>call:add{a:<escape>x, {y}: "<escape>,b:[1,{c:true}],d:None,'
         "e:Oslo}<end_function_call><start_function_call>call: now {} <end_function_call>",
@@ -437,6 +456,7 @@ CASES = [
         ("glm", "glm45"),
         ("glm47", "glm47"),
         ("minimax-m2", "minimax_m2"),
+        ("deepseekv32", "deepseek_v32"),
         ("phi4_mini_json", "functools"),
     ],
 )
@@ -572,7 +592,7 @@ def test_names_are_chosen_also_as_others_have_them() -> None:
 def test_old_names_are_stored_under_any_feature_level() -> None:
     """A frontend of the build before reads what it knows; the rest waits until it has gone."""
     old = {"hermes", "llama3", "mistral", "mistral-args", "qwen3-coder", "json", "think"}
-    newest = {"seed_oss", "nemotron", "olmo3"}
+    newest = {"seed_oss", "nemotron", "olmo3", "deepseek_v32"}
     for parser in (*TOOL_PARSERS, *REASONING_PARSERS):
         assert parser.level == (1 if parser.name in old else 4 if parser.name in newest else 3)
     assert AnswerParsers.of(QWEN3).needed_level == 1
@@ -601,6 +621,9 @@ SPACED = (
     " ", "\n", '{"name": "get_weather", "arguments": ', "Here is my thought process:",
     "Here's my response:", CALLS, CALLS_END, CALL_BEGIN, CALL_END, SEP, CALLS[:9], CALLS[1:],
     CALLS[:-1],
+    f"<{DSML}function_calls>", f"</{DSML}function_calls>", f'<{DSML}invoke name="add">',
+    f"</{DSML}invoke>", f'<{DSML}parameter name="a" string="', 'true">', 'false">',
+    f"</{DSML}parameter>",
 )  # fmt: skip
 TEXTS = st.lists(st.sampled_from([*PARTS, *SPACED]), max_size=14).map("".join)
 

@@ -21,6 +21,7 @@ from frontend.parsers.answer_parsers import AnswerParsers
 from frontend.parsers.calls.tagged_calls import param_kinds
 from frontend.parsers.tool_parsers import TOOL_PARSERS
 from frontend.parsers.tools.deepseek import DeepseekV3
+from frontend.parsers.tools.deepseek_v32 import DeepseekV32
 from frontend.parsers.tools.gemma import FunctionGemma, Gemma4
 from frontend.parsers.tools.glm import Glm45
 from frontend.parsers.tools.gpt_oss import GptOss
@@ -41,6 +42,7 @@ from tests.frontend.surfaces.test_answer_parser import (
     CALL_END,
     CALLS,
     CALLS_END,
+    DSML,
     SEP,
     Answer,
     read,
@@ -82,6 +84,8 @@ CALL_OF = {
     "glm47": "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">'
     "Oslo</parameter>\n</invoke>\n</minimax:tool_call>",
+    "deepseek_v32": f'<{DSML}function_calls>\n<{DSML}invoke name="get_weather">\n<{DSML}parameter '
+    f'name="city" string="true">Oslo</{DSML}parameter>\n</{DSML}invoke>\n</{DSML}function_calls>',
     "seed_oss": "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Oslo</parameter>\n"
     "</function>\n</seed:tool_call>",
     "nemotron": '<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]</TOOLCALL>',
@@ -109,6 +113,7 @@ MARKS: tuple[str, ...] = (
     *DeepseekV3().shown_marks,
     *KimiK2().shown_marks,
     *MinimaxM2().shown_marks,
+    *DeepseekV32().shown_marks,
     *Glm45.more_marks,
     *GptOss.more_marks,
     *FunctionGemma().shown_marks,
