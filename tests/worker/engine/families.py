@@ -866,6 +866,18 @@ V3_EXPERTS = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.7,
 }
+BEHIND_DENSE = MOE | {
+    "num_hidden_layers": 3,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "num_shared_experts": 2,
+    "moe_intermediate_size": 32,
+}
+WINDOWS_AROUND = {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": WINDOW,
+}
 # Computed by models/decoder.py, on CPUs; on GPUs by transformers.
 MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": (
@@ -946,32 +958,65 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "hunyuan_moe": ("hunyuan_v1_moe", MOE | {"moe_topk": 2}),
-}
-# Computed by transformers, over our attention.
-_WINDOWED = {"sliding_window": WINDOW, "layer_types": ["full_attention", "sliding_attention"]}
-_SPARSE = {"mlp_layer_types": ["dense", "sparse"], "moe_intermediate_size": 32}
-# Computed by transformers' own code as the others, and tried by night.
-BY_NIGHT: dict[str, tuple[str, dict[str, Any]]] = {
-    "afmoe": (
-        "afmoe",
-        MOE
-        | _WINDOWED
-        | {"moe_intermediate_size": 32, "num_shared_experts": 1, "route_scale": 1.7}
-        | {"mup_enabled": True},
-    ),
-    "cohere2_moe": ("cohere2_moe", MOE | _WINDOWED | {"num_shared_experts": 1}),
-    "exaone_moe": ("exaone_moe", MOE | _WINDOWED | _SPARSE),
     "granitemoeshared": (
         "granitemoeshared",
         MOE | GRANITE_SCALES | {"shared_intermediate_size": 56},
     ),
-    "hy_v3": ("hy_v3", MOE | _SPARSE),
     "solar_open": (
         "solar_open",
-        MOE | {"n_routed_experts": 4, "moe_intermediate_size": 32, "routed_scaling_factor": 1.7},
+        {name: value for name, value in V3_EXPERTS.items() if name != "first_k_dense_replace"}
+        | {"num_hidden_layers": 2, "attention_bias": True, "pad_token_id": None},
+    ),
+    "exaone_moe": (
+        "exaone_moe",
+        BEHIND_DENSE | WINDOWS_AROUND | {"n_group": 4, "topk_group": 2},
+    ),
+    "hy_v3": (
+        "hy_v3",
+        BEHIND_DENSE | {"router_scaling_factor": 1.7, "attention_bias": True},
+    ),
+    "aria_text": (
+        "aria_text",
+        {
+            "intermediate_size": 104,
+            "moe_num_experts": 4,
+            "moe_topk": 2,
+            "attention_bias": True,
+            "pad_token_id": None,
+        },
+    ),
+    "cohere2_moe": (
+        "cohere2_moe",
+        BEHIND_DENSE
+        | {
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": WINDOW,
+            "prefix_dense_intermediate_size": 72,
+            "num_shared_experts": 1,
+            "logit_scale": 0.3,
+        },
+    ),
+    "cohere2_moe sigmoid": (
+        "cohere2_moe",
+        MOE
+        | SLIDING_FIRST
+        | {
+            "expert_selection_fn": "sigmoid",
+            "shared_expert_combination_strategy": "sum",
+            "num_shared_experts": 2,
+            "norm_topk_prob": False,
+            "rms_norm_eps": 1e-5,
+            "prefix_dense_sliding_window_pattern": 2,
+            "sliding_window": WINDOW,
+        },
+    ),
+    "afmoe": (
+        "afmoe",
+        BEHIND_DENSE | WINDOWS_AROUND | {"route_scale": 1.7, "mup_enabled": True},
     ),
 }
-GENERAL: dict[str, tuple[str, dict[str, Any]]] = BY_NIGHT | {
+# Computed by transformers, over our attention.
+GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "phimoe": ("phimoe", MOE),
     "mimo_v2_flash": (
         "mimo_v2_flash",

@@ -96,7 +96,9 @@ class DecoderConfig(ModelConfig):
     has_mlp_bias: bool
     has_tied_embeddings: bool
     has_head_bias: bool = False
-    stored_qkv: tuple[str, ...] = QKV_PARTS  # modules of queries, keys and values: three, or one
+    # Modules of queries, keys and values: three, or one; a fourth one has gates of attention, which
+    # else lie behind their queries.
+    stored_qkv: tuple[str, ...] = QKV_PARTS
     is_qkv_by_head: bool = False  # of one: each head has its query, key and value together
     is_stored_transposed: bool = False  # matrices of layers: [in_features, out_features]
     mlp: MlpConfig = LLAMA_MLP
@@ -166,6 +168,16 @@ class DecoderConfig(ModelConfig):
         num_gates = layer.num_heads if self.has_attention_gate else 0
         num_kept = 2 * layer.num_kv_heads if layer.kv_layer_id is None else 0
         return self.hidden_size * layer.head_dim * (2 * layer.num_heads + num_kept + num_gates)
+
+    @property
+    def has_gates_apart(self) -> bool:
+        """Of attention: in a module of their own."""
+        return len(self.stored_qkv) > len(QKV_PARTS)
+
+    @property
+    def has_gates_behind_queries(self) -> bool:
+        """Each behind its head's."""
+        return self.has_attention_gate and not self.has_gates_apart
 
     def has_keys_as_values(self, attention_id: int) -> bool:
         """Whether a layer that attends takes its keys, as they are projected, for values, too."""

@@ -136,11 +136,14 @@ class DecoderWeights:
         assert attention_id is not None, "it attends"
         layer = config.attention_layers[attention_id]
         attention_size = layer.num_heads * layer.head_dim
-        query_size = 2 * attention_size if config.has_attention_gate else attention_size
-        sizes, modules = [query_size], config.stored_qkv
+        sizes, modules = [attention_size], config.stored_qkv
+        if config.has_gates_behind_queries:
+            sizes = [2 * attention_size]
         if layer.kv_layer_id is None:
             num_kept = 1 if config.has_keys_as_values(attention_id) else 2
             sizes += [layer.num_kv_heads * layer.head_dim] * num_kept
+        if config.has_gates_apart:
+            sizes.append(attention_size)
         if len(modules) > 1:
             modules = modules[: len(sizes)]
         prefix = f"model.layers.{layer_id}.self_attn."
@@ -296,11 +299,12 @@ def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, 
 def _ordered(config: DecoderConfig, layer: AttentionLayer, qkv: Projection) -> Projection:
     """With the values of each head of queries and keys in the order of their pairs."""
     head_dim, order = layer.head_dim, head_order(config.rope, layer.head_dim)
-    if order is None and not config.has_attention_gate and not config.is_qkv_by_head:
+    if order is None and not config.has_gates_behind_queries and not config.is_qkv_by_head:
         return qkv
-    assert not config.has_several_shapes, "keys are neither values nor another layer's"
-    num_rotated = config.num_heads + config.num_kv_heads
-    heads = stored_heads(config)[:, None] * head_dim
+    assert layer.kv_layer_id is None, "its keys are no other layer's"
+    assert not any(config.keys_are_values), "nor values"
+    num_rotated = layer.num_heads + layer.num_kv_heads
+    heads = stored_heads(config, layer)[:, None] * head_dim
     by_head = heads + torch.arange(head_dim)
     if order is not None:
         by_head[:num_rotated] = heads[:num_rotated] + order
@@ -311,12 +315,12 @@ def _ordered(config: DecoderConfig, layer: AttentionLayer, qkv: Projection) -> P
     )
 
 
-def stored_heads(config: DecoderConfig) -> torch.Tensor:
-    """Where the heads of queries, keys, values and gates are: a gate lies behind its query."""
+def stored_heads(config: DecoderConfig, layer: AttentionLayer) -> torch.Tensor:
+    """Where the heads of queries, keys, values and gates are."""
+    num_heads, num_kept = layer.num_heads, 2 * layer.num_kv_heads
     if config.is_qkv_by_head:
-        return torch.arange(3 * config.num_heads).view(-1, 3).T.flatten()
-    if not config.has_attention_gate:
-        return torch.arange(config.num_heads + 2 * config.num_kv_heads)
-    queries = 2 * torch.arange(config.num_heads)
-    others = 2 * config.num_heads + torch.arange(2 * config.num_kv_heads)
-    return torch.cat([queries, others, queries + 1])
+        return torch.arange(3 * num_heads).view(-1, 3).T.flatten()
+    if config.has_gates_behind_queries:
+        queries = 2 * torch.arange(num_heads)
+        return torch.cat([queries, 2 * num_heads + torch.arange(num_kept), queries + 1])
+    return torch.arange(num_heads + num_kept + num_heads * config.has_gates_apart)

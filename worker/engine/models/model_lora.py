@@ -98,7 +98,9 @@ def _by_part(
         return [pairs.get(module) for module in shape.parts]
     ((down, up),) = pairs.values()
     heads = up.view(-1, config.head_dim, up.shape[1])
-    return [LoraPair(down, heads[stored_heads(config)].reshape(up.shape))]
+    return [
+        LoraPair(down, heads[stored_heads(config, config.attention_layers[0])].reshape(up.shape))
+    ]
 
 
 def _slices(by_part: list[LoraPair | None], shape: _Shape) -> list[LoraSlice]:
@@ -121,8 +123,8 @@ def _ordered(slices: list[LoraSlice], projection: str, config: DecoderConfig) ->
     order = head_order(config.rope, config.head_dim)
     if projection != QKV or order is None:
         return slices
-    queries, keys, values = slices
-    return [*(_with_order(each, order) for each in (queries, keys)), values]
+    queries, keys, *others = slices
+    return [*(_with_order(each, order) for each in (queries, keys)), *others]
 
 
 def _with_order(each: LoraSlice, order: torch.Tensor) -> LoraSlice:
@@ -139,7 +141,9 @@ def _shapes(config: DecoderConfig, layer_id: int) -> dict[str, _Shape]:
     attention_size, kv_size = (
         num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
     )
-    qkv = (attention_size, kv_size, kv_size)
+    qkv: tuple[int, ...] = (attention_size, kv_size, kv_size)
+    if config.has_gates_apart:
+        qkv = (*qkv, attention_size)
     qkv_parts = stored_sizes(config.stored_qkv, qkv)
     output = {"o_proj": hidden_size}
     shapes = {

@@ -23,11 +23,14 @@ from shared.gguf.gguf_model import holds_gguf
 from worker.engine.formats.made_codes import CODE_BITS
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
+from worker.engine.models.families.afmoe import afmoe_config
 from worker.engine.models.families.apertus import apertus_config
 from worker.engine.models.families.arcee import arcee_config
+from worker.engine.models.families.aria import aria_text_config
 from worker.engine.models.families.bamba import bamba_config
 from worker.engine.models.families.cohere import cohere_config
 from worker.engine.models.families.cohere2 import cohere2_config
+from worker.engine.models.families.cohere2_moe import cohere2_moe_config
 from worker.engine.models.families.deepseek import (
     deepseek_v2_config,
     deepseek_v3_config,
@@ -36,7 +39,7 @@ from worker.engine.models.families.deepseek import (
 from worker.engine.models.families.deepseek_sparse import deepseek_v32_config, glm_moe_dsa_config
 from worker.engine.models.families.ernie import ernie_config
 from worker.engine.models.families.ernie_moe import ernie_moe_config
-from worker.engine.models.families.exaone4 import exaone4_config
+from worker.engine.models.families.exaone4 import exaone4_config, exaone_moe_config
 from worker.engine.models.families.falcon_h1 import falcon_h1_config
 from worker.engine.models.families.gemma import gemma_config
 from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config, vaultgemma_config
@@ -55,6 +58,7 @@ from worker.engine.models.families.granite_hybrid import granite_hybrid_config
 from worker.engine.models.families.granite_moe import granite_moe_config
 from worker.engine.models.families.helium import helium_config
 from worker.engine.models.families.hunyuan import hunyuan_config
+from worker.engine.models.families.hunyuan3 import hunyuan3_config
 from worker.engine.models.families.hunyuan_moe import hunyuan_moe_config
 from worker.engine.models.families.jamba import jamba_config
 from worker.engine.models.families.kimi_linear import kimi_linear_config
@@ -92,6 +96,7 @@ from worker.engine.models.families.qwen_moe import (
 )
 from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.families.smollm3 import smollm3_config
+from worker.engine.models.families.solar_open import solar_open_config
 from worker.engine.models.families.stablelm import stablelm_config
 from worker.engine.models.families.starcoder2 import starcoder2_config
 from worker.engine.models.families.zamba2 import zamba2_config
@@ -171,18 +176,25 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
 }
 # And these, mixtures of experts: on GPUs transformers computes them.
 _MIXTURES: dict[str, ReadConfig] = {
+    "AfmoeForCausalLM": afmoe_config,
+    "AriaTextForCausalLM": aria_text_config,
+    "Cohere2MoeForCausalLM": cohere2_moe_config,
     "Dots1ForCausalLM": dots1_config,
     "Ernie4_5_MoeForCausalLM": ernie_moe_config,
+    "ExaoneMoeForCausalLM": exaone_moe_config,
     "FlexOlmoForCausalLM": flex_olmo_config,
     "Glm4MoeForCausalLM": glm4_moe_config,
     "GptOssForCausalLM": gpt_oss_config,
     "GraniteMoeForCausalLM": granite_moe_config,
+    "GraniteMoeSharedForCausalLM": granite_moe_config,
+    "HYV3ForCausalLM": hunyuan3_config,
     "HunYuanMoEV1ForCausalLM": hunyuan_moe_config,
     "MiniMaxM2ForCausalLM": minimax_m2_config,
     "MixtralForCausalLM": mixtral_config,
     "OlmoeForCausalLM": olmoe_config,
     "Qwen2MoeForCausalLM": qwen2_moe_config,
     "Qwen3MoeForCausalLM": qwen3_moe_config,
+    "SolarOpenForCausalLM": solar_open_config,
 }
 # And these, some of whose layers keep a state beside keys and values: on CPUs alone.
 _RECURRENT: dict[str, ReadConfig] = {

@@ -3,13 +3,7 @@
 # Computed by transformers; what models/decoder.py computes is in registry.py.
 TESTED_ARCHITECTURES = frozenset(
     {
-        "AfmoeForCausalLM",
-        "Cohere2MoeForCausalLM",
-        "ExaoneMoeForCausalLM",
-        "GraniteMoeSharedForCausalLM",
-        "HYV3ForCausalLM",
         "MiMoV2FlashForCausalLM",
         "PhimoeForCausalLM",
-        "SolarOpenForCausalLM",
     }
 )

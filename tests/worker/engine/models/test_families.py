@@ -11,7 +11,6 @@ import torch
 from shared.checkpoint.recurrent_text import keeps_states
 from shared.errors import ConfigError
 from tests.worker.engine.families import (
-    BY_NIGHT,
     FUSED,
     FUSED_IN_TORCH,
     GENERAL,
@@ -41,7 +40,7 @@ FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT | GENERAL
 
 # What rounds is one code for all configurations of a type.
 MADE_OF_OTHERS = {"falcon_mamba", "mamba", "minimax", "zamba2"}  # of layers that round likewise
-OF_TYPES = by_day(FAMILIES, one_of_each_type(FAMILIES) - MADE_OF_OTHERS - BY_NIGHT.keys())
+OF_TYPES = by_day(FAMILIES, one_of_each_type(FAMILIES) - MADE_OF_OTHERS)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +49,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return save_tiny_model(tmp_path_factory.mktemp("model"), model_type, **overrides)
 
 
-@pytest.mark.parametrize(
-    "path", by_day(FAMILIES, FAMILIES.keys() - BY_NIGHT.keys()), indirect=True, scope="module"
-)
+@pytest.mark.parametrize("path", FAMILIES, indirect=True, scope="module")
 def test_float32_gives_the_logits_of_transformers(path: Path) -> None:
     """Prompts and 14 decoded tokens, one past the 128 of a stretched rope; mixed lengths, chunk
     borders, prefix hits, retractions.

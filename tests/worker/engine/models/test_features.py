@@ -33,16 +33,20 @@ from tests.worker.engine.families import (
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.models import decoder, norms
-from worker.engine.models.decoder_config import DecoderConfig, with_experts
+from worker.engine.models.decoder_config import QKV_PARTS, DecoderConfig, with_experts
 from worker.engine.models.decoder_weights import DecoderWeights
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.families import (
+    afmoe,
+    aria,
     deepseek,
     ernie_moe,
+    exaone4,
     glm4_moe,
     gpt_oss,
     granite_hybrid,
     granite_moe,
+    hunyuan3,
     hunyuan_moe,
     lfm2,
     llama4,
@@ -317,6 +321,28 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"attention_value_scale": 1.0},
         {"routed_scaling_factor": 2.0},
     ],
+    "afmoe": [{"sliding_window": 400}, {"mup_enabled": False}, {"route_scale": 1.0}],
+    "aria_text": [{"moe_topk": 1}],
+    "cohere2_moe": [
+        {"logit_scale": 1.0},
+        {"sliding_window": 400},
+        {"shared_expert_combination_strategy": "sum"},
+        {"prefix_dense_sliding_window_pattern": 2},
+    ],
+    "cohere2_moe sigmoid": [
+        {"norm_topk_prob": True},
+        {"expert_selection_fn": "softmax"},
+        {"shared_expert_combination_strategy": "average"},
+    ],
+    "exaone_moe": [
+        {"sliding_window": 400},
+        {"topk_group": 4},
+        {"norm_topk_prob": False},
+        {"routed_scaling_factor": 1.0},
+    ],
+    "granitemoeshared": [{"num_experts_per_tok": 1}, {"residual_multiplier": 1.0}],
+    "hy_v3": [{"router_scaling_factor": 1.0}, {"num_experts_per_tok": 2}],
+    "solar_open": [{"topk_group": 1}, {"norm_topk_prob": False}, {"routed_scaling_factor": 1.0}],
     "mixtral": [{"num_experts_per_tok": 1}, {"sliding_window": None}],
     "olmoe": [{"norm_topk_prob": True}],
     "qwen2_moe": [{"norm_topk_prob": True}, {"use_sliding_window": False, **FULL}],
@@ -382,6 +408,11 @@ EXPERT_PARTS: list[tuple[str, ModuleType, dict[str, Any]]] = [
     ("ernie4_5_moe", ernie_moe, {"has_correction": False}),
     ("ernie4_5_moe", ernie_moe, {"is_normed": False}),
     ("ernie4_5_moe", ernie_moe, {"shared_size": 0}),
+    ("afmoe", afmoe, {"has_correction": False}),
+    ("aria_text", aria, {"is_normed": False}),
+    ("exaone_moe", exaone4, {"has_correction": False}),
+    ("granitemoeshared", granite_moe, {"shared_size": 0}),
+    ("hy_v3", hunyuan3, {"has_correction": False}),
     ("glm4_moe", glm4_moe, {"has_correction": False}),
     ("glm4_moe", glm4_moe, {"num_group_scores": 1}),
     ("glm4_moe", glm4_moe, {"shared_size": 0}),
@@ -460,6 +491,8 @@ def without_part(part: dict[str, Any]) -> Callable[..., DecoderConfig]:
         ("gemma4 keys as values", {"has_layer_scales": False}),
         ("gemma4 experts", {"experts": (), "norm_places": BOTH_SIDES}),
         ("apertus", {"mlp": MlpConfig(is_gated=False, up=("up_proj",))}),
+        ("afmoe", {"has_attention_gate": False, "stored_qkv": QKV_PARTS}),
+        ("afmoe", {"norm_places": LLAMA_PLACES}),
         ("apertus", {"head_norm": None}),
         ("biogpt", {"position_offset": None}),
         ("gpt2", {"position_offset": None}),
@@ -529,7 +562,10 @@ def test_sinks_that_are_left_out_move_the_logits(
     assert (with_them - logits(path)).norm() / with_them.norm() > 1e-3
 
 
-@pytest.mark.parametrize("family", ["dots1", "glm4_moe", "hunyuan_moe", "minimax_m2", "olmoe"])
+@pytest.mark.parametrize(
+    "family",
+    ["afmoe", "dots1", "exaone_moe", "glm4_moe", "hunyuan_moe", "hy_v3", "minimax_m2", "olmoe"],
+)
 def test_norms_of_queries_and_keys_that_are_left_out_move_the_logits(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
