@@ -60,8 +60,6 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
             split_lora(text)
         if self.lora and not self.max_loras:
             raise ConfigError(f"{len(self.lora)} lora, and max_loras=0")
-        if self.lora and self.tp > 1:
-            raise ConfigError(f"lora is not possible with tp={self.tp} yet, only with tp=1")
         if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:
             raise ConfigError(
                 f"hang_timeout_s={self.hang_timeout_s:g} must be at least twice "

@@ -393,7 +393,6 @@ async def test_adapters_can_be_asked_for_while_no_worker_runs(
         (("--max-context-len", "1000000"), "--max-context-len 1000000 is more than the "),
         (("--device", "cuda"), "--device cuda needs an NVIDIA GPU"),
         (("--tp", "2"), "--tp 2 needs 2 NVIDIA GPUs, this machine shows 0"),
-        (("--tp", "2", "--lora", "a=/b", "--device", "cpu"), "lora is not possible with tp=2"),
         (("--page-size", "0"), "page_size must be at least 1"),
     ],
 )

@@ -13,6 +13,7 @@ from worker.engine.cuda.gpu_model import GpuModel
 from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_config import rank_config
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
+from worker.engine.cuda.tensor_parallel.rank_loras import RankLoras
 from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.cuda.trials.kernel_trials import kernel_trials
 from worker.engine.device.gpu_device import upload
@@ -27,7 +28,6 @@ from worker.engine.loading import (
     vision_limits,
 )
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
-from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
@@ -128,12 +128,8 @@ class TensorParallelLoader:
         return LoadedModel(
             loaded.pool,
             lambda tables: loaded.make_runner(tables.all, grammars, followers),
-            _refuse_adapter,
+            RankLoras(setup.config, followers, loaded.lora_projections).make,
             remark=loaded.remark,
             no_images=vision_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
             gpu=loaded.card,
         )
-
-
-def _refuse_adapter(_: LoraWeights) -> dict[str, LoraProjection]:
-    raise ConfigError("LoRA adapters are not possible with tp above 1 yet")

@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
@@ -122,16 +121,6 @@ class DecoderModel:
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""
-        for is_so, told in (
-            (self._config.recurrent, "its layers keep a state beside keys and values"),
-            (self._config.latent, "its keys and values are made of a latent"),
-            (self._config.has_several_shapes, "its layers differ in the shapes of projections"),
-            (self._config.layer_inputs, "its layers have inputs beside the stream"),
-        ):
-            if is_so:
-                raise ConfigError(
-                    f"adapters are not supported with {self._config.architecture}: {told}"
-                )
         return decoder_projections(self._config, weights, self._ops.linears)
 
 

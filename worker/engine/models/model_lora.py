@@ -41,7 +41,9 @@ def projection_name(layer_id: int, projection: str) -> str:
 def decoder_projections(
     config: DecoderConfig, weights: LoraWeights, linears: Linears
 ) -> dict[str, LoraProjection]:
-    """Raises ConfigError for a module that the decoder does not have, or has in another shape."""
+    """Raises ConfigError for a module that the decoder does not have, or has in another shape, and
+    for a decoder that takes none.
+    """
     return {
         projection_name(layer_id, projection): LoraProjection(slices, linears)
         for (layer_id, projection), slices in decoder_slices(config, weights).items()
@@ -52,6 +54,7 @@ def decoder_slices(
     config: DecoderConfig, weights: LoraWeights
 ) -> dict[tuple[int, str], list[LoraSlice]]:
     """By layer and projection. Raises ConfigError as `decoder_projections` does."""
+    _check_projections(config)
     slices = {}
     unknown = dict(weights)
     for layer_id in range(config.num_layers):
@@ -73,6 +76,18 @@ def decoder_slices(
             f"each with {', '.join(_names(config))}"
         )
     return slices
+
+
+def _check_projections(config: DecoderConfig) -> None:
+    """Raises ConfigError."""
+    for is_so, told in (
+        (config.recurrent, "its layers keep a state beside keys and values"),
+        (config.latent, "its keys and values are made of a latent"),
+        (config.has_several_shapes, "its layers differ in the shapes of projections"),
+        (config.layer_inputs, "its layers have inputs beside the stream"),
+    ):
+        if is_so:
+            raise ConfigError(f"adapters are not supported with {config.architecture}: {told}")
 
 
 def _names(config: DecoderConfig) -> list[str]:

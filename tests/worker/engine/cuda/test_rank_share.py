@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
+from tests.lora_adapters import save_adapter
 from tests.worker.engine.families import (
     FUSED,
     FUSED_IN_TORCH,
@@ -28,6 +29,8 @@ from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankShare, divide
 from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.layers.linear import PlainLinears
+from worker.engine.lora.lora_adapter import LoraAdapter, LoraBatch, LoraRows
+from worker.engine.lora.lora_projection import LoraWeights, read_lora_weights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps, TorchLayerOps
@@ -79,7 +82,9 @@ class ThreadRank:
         return torch.cat(self._group.exchange(self.rank, values), dim=1)
 
 
-def logits(path: Path, whole: DecoderConfig, group: Any = None) -> torch.Tensor:
+def logits(
+    path: Path, whole: DecoderConfig, group: Any = None, adapter: LoraWeights | None = None
+) -> torch.Tensor:
     """[num_tokens, vocab_size] of the prompt, computed by a rank, or alone."""
     config = whole if group is None else divide(whole, group.size)
     layers = config.attention_layers
@@ -89,13 +94,19 @@ def logits(path: Path, whole: DecoderConfig, group: Any = None) -> torch.Tensor:
     share = None
     if group is not None:
         ops = RankLayerOps(ops, group, adds_in_order=True)
-        share = RankShare(whole, group.rank, group.size).reader
+        of_rank = RankShare(whole, group.rank, group.size)
+        share = of_rank.reader
+        adapter = adapter and of_rank.lora(adapter)
     with open_weights(whole, path, "safetensors", torch.float32, lambda _: None) as reader:
         model = DecoderModel(config, reader, ops, share=share)
     num_pages = -(-len(PROMPT) // PAGE_SIZE)
     pool = KVCachePool(KVLayout.of(layers, torch.float32, PAGE_SIZE), num_pages)
     forward = TorchForward(model, TorchAttentionBackend(pool, model.attention_layers))
     places = torch.arange(len(PROMPT))
+    loras = None
+    if adapter is not None:
+        loaded = LoraAdapter("one", model.lora_projections(adapter))
+        loras = LoraBatch([LoraRows(loaded, places)])
     with torch.inference_mode():
         return forward.logits(
             forward.hidden(
@@ -108,6 +119,7 @@ def logits(path: Path, whole: DecoderConfig, group: Any = None) -> torch.Tensor:
                     seq_lens=[len(PROMPT)],
                     page_table=torch.arange(num_pages, dtype=torch.int32)[None],
                     sample_idx=places,
+                    loras=loras,
                 )
             )
         )
@@ -125,10 +137,10 @@ def whole_config(path: Path) -> DecoderConfig:
     return config
 
 
-def assert_divided(path: Path, num_ranks: int) -> None:
+def assert_divided(path: Path, num_ranks: int, adapter: LoraWeights | None = None) -> None:
     config = whole_config(path)
-    alone = logits(path, config)
-    first, *others = in_ranks(num_ranks, lambda rank: logits(path, config, rank))
+    alone = logits(path, config, adapter=adapter)
+    first, *others = in_ranks(num_ranks, lambda rank: logits(path, config, rank, adapter))
     error = (first - alone).abs().max() / alone.abs().max()
     assert error < ERROR, error
     for each in others:
@@ -147,6 +159,23 @@ BY_DAY = {
 def test_ranks_give_the_logits_of_one(tmp_path: Path, name: str) -> None:
     model_type, overrides = DENSE[name]
     assert_divided(save_tiny_model(tmp_path, model_type, **overrides), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("phi3", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")),
+        ("gpt_neox", ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
+    ],
+)
+def test_ranks_share_an_adapter(tmp_path: Path, name: str, modules: tuple[str, ...]) -> None:
+    """On projections that are joined, one behind the other and head by head."""
+    model_type, overrides = DENSE[name]
+    path = save_tiny_model(tmp_path / "model", model_type, **overrides)
+    saved = save_adapter(tmp_path / "adapter", path, modules=modules)
+    weights = read_lora_weights(saved, torch.float32, max_rank=8)
+    assert len(weights) == 2 * len(modules)
+    assert_divided(path, 2, weights)
 
 
 def test_more_ranks_than_heads_of_keys_and_values_share_them(tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.tensor_parallel.followers import CANNOT_LOAD
 from worker.engine.cuda.tensor_parallel.rank_config import rank_device
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
+from worker.engine.cuda.tensor_parallel.rank_loras import FollowerLoras
 from worker.engine.cuda.tensor_parallel.rank_orders import (
+    DropAdapters,
+    KeepAdapter,
     KeepTokens,
     OrderInbox,
     RankOrder,
@@ -30,6 +33,7 @@ from worker.engine.cuda.tensor_parallel.rank_orders import (
 from worker.engine.cuda.tensor_parallel.rank_share import divide
 from worker.engine.cuda.trials.kernel_trials import kernel_trials
 from worker.engine.device.gpu_device import GpuDevice
+from worker.engine.lora.lora_adapter import lora_batch
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_setup import DTYPES, ModelSetup
 from worker.engine.models.registry import read_model_config
@@ -47,11 +51,13 @@ class Follower:
         device: GpuDevice,
         runner: RankRunner,
         inbox: OrderInbox,
+        loras: FollowerLoras,
         hidden_size: int,
         dtype: torch.dtype,
     ) -> None:
         self._device = device
         self._runner = runner
+        self._loras = loras
         self._inbox = inbox
         self._hidden_size = hidden_size
         self._dtype = dtype
@@ -70,11 +76,18 @@ class Follower:
                     self._runner.head(self._empty(num_rows, self._hidden_size, dtype=self._dtype))
                 case KeepTokens(sample_rows=sample_rows):
                     self._keep(sample_rows)
+                case KeepAdapter():
+                    self._loras.keep(order)
+                case DropAdapters():
+                    self._loras.drop(order)
 
         self._device.enqueue(work)
 
     def _run_step(self, step: RunStep) -> None:
-        self._runner.compute(step)
+        loras = None
+        if len(step.adapters):
+            loras = lora_batch(self._loras.of_rows(step.adapters), step.plan.query_lens)
+        self._runner.compute(step, loras=loras)
         if step.plan.num_samples and not step.chooses_late:
             self._keep(step.plan.sample_rows)
 
@@ -124,7 +137,8 @@ def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox
             )
         loaded = GpuModel(config, step, device, model, setup, attention, group)
     settle_garbage()
-    return Follower(device, loaded.rank_runner, inbox, model_config.hidden_size, setup.dtype)
+    loras = FollowerLoras(loaded.lora_projections, setup.dtype)
+    return Follower(device, loaded.rank_runner, inbox, loras, model_config.hidden_size, setup.dtype)
 
 
 if __name__ == "__main__":

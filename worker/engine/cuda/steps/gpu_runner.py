@@ -17,7 +17,14 @@ from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
 from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_piece import StepPiece
 from worker.engine.cuda.tensor_parallel.followers import Followers
-from worker.engine.cuda.tensor_parallel.rank_orders import KeepTokens, RankOrder, RunHead, RunStep
+from worker.engine.cuda.tensor_parallel.rank_loras import adapter_numbers
+from worker.engine.cuda.tensor_parallel.rank_orders import (
+    NO_ROWS,
+    KeepTokens,
+    RankOrder,
+    RunHead,
+    RunStep,
+)
 from worker.engine.device.gpu_device import GpuDevice, Moment, Work, download, upload_tensor
 from worker.engine.device.gpu_memory import compute_halved, has_memory
 from worker.engine.images import ImageEncoder, image_spans
@@ -115,8 +122,9 @@ class GpuRunner:
             for entry in batch.others
         )
         updates = self._page_table.updates()
-        step = RunStep(plan, max_pages, updates, reads_hidden, batch.chooses_late)
         adapters = [entry.req.adapter for entry in batch.entries]
+        numbers = NO_ROWS if self._followers is None else adapter_numbers(adapters)
+        step = RunStep(plan, max_pages, updates, reads_hidden, batch.chooses_late, numbers)
         piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
         self._send(step)
         whole = self._compute(piece)

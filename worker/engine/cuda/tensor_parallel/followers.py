@@ -56,6 +56,11 @@ class Followers:
         for each in self._processes:
             each.orders.sendall(frame)
 
+    def send_each(self, orders: Sequence[RankOrder]) -> None:
+        """One for each of them, by rank."""
+        for each, order in zip(self._processes, orders, strict=True):
+            each.orders.sendall(encode_order(order))
+
 
 def _start(config: EngineConfig, rank: int, port: int) -> _Process:
     ours, theirs = socket.socketpair()

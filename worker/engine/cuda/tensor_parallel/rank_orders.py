@@ -6,7 +6,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,6 +18,9 @@ from worker.engine_link.engine_frames import FrameReader, to_frame
 RECEIVE_BYTES = 1 << 18
 
 
+NO_ROWS = np.zeros(0, np.int64)
+
+
 class RunStep(msgspec.Struct, frozen=True, tag="step"):
     """The model's part of one step, and the page table as it must be for it."""
 
@@ -26,6 +29,7 @@ class RunStep(msgspec.Struct, frozen=True, tag="step"):
     page_updates: npt.NDArray[np.int32]  # [2, num_changes], as DevicePageTable has them
     reads_hidden: bool = False  # somebody wants more of it than logits
     chooses_late: bool = False  # its tokens come with an order of their own
+    adapters: npt.NDArray[np.int64] = NO_ROWS  # [num_rows], by number; nothing: none has one
 
 
 class RunHead(msgspec.Struct, frozen=True, tag="head"):
@@ -40,7 +44,27 @@ class KeepTokens(msgspec.Struct, frozen=True, tag="keep"):
     sample_rows: npt.NDArray[np.int64]  # [num_samples], of the page table
 
 
-RankOrder = RunStep | RunHead | KeepTokens
+class StoredPair(NamedTuple):
+    """Of a LoRA adapter: bytes of the model's dtype."""
+
+    down: npt.NDArray[np.uint8]  # [rank, bytes of in_features]
+    up: npt.NDArray[np.uint8]  # [out_features, bytes of rank]
+
+
+class KeepAdapter(msgspec.Struct, frozen=True, tag="adapter"):
+    """A rank's share of one, for steps that name its number."""
+
+    number: int
+    pairs: dict[str, StoredPair]  # by module
+
+
+class DropAdapters(msgspec.Struct, frozen=True, tag="drop"):
+    """No step names these any more."""
+
+    numbers: list[int]
+
+
+RankOrder = RunStep | RunHead | KeepTokens | KeepAdapter | DropAdapters
 
 
 class _Array(msgspec.Struct, frozen=True, array_like=True):

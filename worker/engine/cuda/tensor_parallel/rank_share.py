@@ -15,11 +15,13 @@ from shared.errors import ConfigError
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Linear
+from worker.engine.lora.lora_projection import LoraPair, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.layer_ropes import Angles
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.norms import HeadNorm, MeanOfRanks
+from worker.engine.models.renaming_reader import renamed
 
 _NAME = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.([^.]+)\.(.+)|(.*)\.sinks")
 
@@ -105,6 +107,28 @@ class RankShare:
     def reader(self, reader: WeightReader) -> WeightReader:
         """Of our names."""
         return RankReader(self, reader)
+
+    def lora(self, weights: LoraWeights) -> LoraWeights:
+        """Its share of an adapter that fits the whole model."""
+        shares = dict(weights)
+        for layer_id in range(self.config.num_layers):
+            for block, modules in (
+                ("self_attn", (*self.config.stored_qkv, "o_proj")),
+                ("mlp", (*self.config.mlp.up, self.config.mlp.down)),
+            ):
+                for module in modules:
+                    ours = f"model.layers.{layer_id}.{block}.{module}."
+                    name = renamed(ours, self.config.stored_names).removesuffix(".")
+                    if name in weights:
+                        shares[name] = self._pair(layer_id, module, weights[name])
+        return shares
+
+    def _pair(self, layer_id: int, module: str, pair: LoraPair) -> LoraPair:
+        rows, columns = self.rows(layer_id, module), self.columns(layer_id, module)
+        return LoraPair(
+            pair.down if columns is None else columns.take(pair.down, 1),
+            pair.up if rows is None else rows.take(pair.up, 0),
+        )
 
     def even(self, size: int) -> Slices:
         """Of as many for each rank."""
