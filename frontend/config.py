@@ -12,6 +12,7 @@ from frontend.limits.work_limits import (
     FetchPolicy,
     ImageLimits,
     KeptRequests,
+    VideoLimits,
 )
 from frontend.parsers.plug_in import check_choices
 from frontend.parsers.reasoning import ReasoningParserName
@@ -131,6 +132,14 @@ class FrontendConfig(ClusterConfig):
     """Largest file of audio, as it comes."""
     max_audio_s: float = 1800.0
     """Longest audio."""
+    max_videos: int = 2
+    """Videos that one request may have."""
+    max_video_bytes: int = 64 << 20
+    """Largest video, as it comes."""
+    max_video_frames: int = 256
+    """Most frames of a video that are read."""
+    max_video_tokens: int = 8192
+    """Most tokens of a video: its frames are scaled to them."""
     fetch_images: bool = True
     """Fetch images by https: URLs for clients; else only data: URLs are taken."""
     allow_http_images: bool = False
@@ -246,6 +255,15 @@ class FrontendConfig(ClusterConfig):
     def audio_limits(self) -> AudioLimits:
         """The limits of the audio of a request."""
         return AudioLimits(self.max_audio_bytes, self.max_audio_s)
+
+    def video_limits(self) -> VideoLimits:
+        """The limits of the videos of a request."""
+        return VideoLimits(
+            max_videos=self.max_videos,
+            max_bytes=self.max_video_bytes,
+            max_frames=self.max_video_frames,
+            max_tokens=self.max_video_tokens,
+        )
 
     def fetch_policy(self) -> FetchPolicy:
         """The rules for images by URL."""

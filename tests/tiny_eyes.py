@@ -4,22 +4,25 @@ image processors beside them.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from PIL import Image
 
 from frontend.images.fitting import fit
 from shared.protocol.sight_card import SightCard
 from shared.protocol.tiled_sizes import CanvasSize
+from tests.frontend.seeing_model import image_bytes
 from tests.tiny_llava import Pixels
 from tests.tiny_marks import write_marks
 from tests.tiny_vision import save_tiny_reader
 
-IMAGE_TOKEN_ID = 2
+IMAGE_TOKEN_ID, VIDEO_TOKEN_ID = 2, 1  # as no random prompt has them
 _QWEN_TOWER = {
     "depth": 3,
     "embed_dim": 16,
@@ -31,7 +34,11 @@ _QWEN_TOWER = {
     "fullatt_block_indexes": [1],
     "window_size": 16,
 }
-_QWEN_IDS = {"image_token_id": IMAGE_TOKEN_ID, "video_token_id": 3, "vision_start_token_id": 4}
+_QWEN_IDS = {
+    "image_token_id": IMAGE_TOKEN_ID,
+    "video_token_id": VIDEO_TOKEN_ID,
+    "vision_start_token_id": 4,
+}
 
 
 class TinyEyes(NamedTuple):
@@ -300,6 +307,52 @@ class Llama4Tiles:
         return {"pixel_values": ((tiles.bfloat16() * (1 / 255) - 0.5) / 0.5).float()}
 
 
+class Clip(NamedTuple):
+    """A video, as JPEGs."""
+
+    frames: tuple[bytes, ...]
+    fps: float
+
+    @classmethod
+    def of(cls, frames: Sequence[Pixels], fps: float) -> Self:
+        return cls(tuple(image_bytes(Image.fromarray(each), "JPEG") for each in frames), fps)
+
+    @property
+    def images(self) -> list[Image.Image]:
+        return [Image.open(io.BytesIO(each)).convert("RGB") for each in self.frames]
+
+
+def their_patches(
+    clip: Clip, processor: Any, *, has_stamps: bool
+) -> tuple[torch.Tensor, list[int]]:
+    """What the video processors of transformers make of one, by their own functions: the whole of
+    them needs torchvision. Values of patches, and the grid.
+    """
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
+        Qwen3VLVideoProcessor,
+    )
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
+        smart_resize as fit_all,
+    )
+
+    images = clip.images
+    width, height = images[0].size
+    bounds = (processor.size["shortest_edge"], processor.size["longest_edge"])
+    if has_stamps:
+        size = fit_all(len(images), height, width, 2, 8, *bounds)
+    else:
+        size = smart_resize(height, width, 8, *bounds)
+    frames = [np.array(each.resize(size[::-1], Image.Resampling.BICUBIC)) for each in images]
+    values = torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2) / 255
+    mean, std = (
+        torch.tensor(each)[:, None, None] for each in (processor.image_mean, processor.image_std)
+    )
+    patchify: Any = Qwen3VLVideoProcessor.patchify
+    patches, *grid = patchify(None, ((values - mean) / std)[None], 4, 2, 2)
+    return patches[0], grid
+
+
 class Reference:
     """transformers' own image processor and forward."""
 
@@ -310,20 +363,23 @@ class Reference:
         self._types = {"gemma3": "token_type_ids"}.get(name, "mm_token_type_ids")
         self._has_own_masks = name == "gemma4_unified"
         self._has_types = name.startswith(("gemma", "qwen"))
+        self._has_stamps = name.startswith("qwen3")
+        self._has_seconds = name == "qwen2_5_vl"
         auto_model: Any = AutoModelForImageTextToText
         self._model = auto_model.from_pretrained(path, dtype=torch.float32)
         if name == "llama4":  # whose forward asks its text for what that does not give
             text = self._model.language_model
             text.register_forward_hook(lambda _, __, output: setattr(output, "image_outputs", None))
 
-    def logits(self, token_ids: Sequence[int], images: Sequence[Pixels]) -> torch.Tensor:
+    def logits(self, token_ids: Sequence[int], seen: Sequence[Pixels | Clip]) -> torch.Tensor:
         """[num_tokens, vocab_size]."""
-        from PIL import Image
-
         input_ids = torch.tensor([list(token_ids)])
         types = (input_ids == IMAGE_TOKEN_ID).int()
-        given = [Image.fromarray(image) for image in images]
-        pixels = dict(self._processor(given, return_tensors="pt")) if images else {}
+        given = [Image.fromarray(image) for image in seen if not isinstance(image, Clip)]
+        pixels = dict(self._processor(given, return_tensors="pt")) if given else {}
+        if clips := [clip for clip in seen if isinstance(clip, Clip)]:
+            types += 2 * (input_ids == VIDEO_TOKEN_ID).int()
+            pixels |= self._of_videos(clips)
         for each in ("num_crops", "num_patches", "num_soft_tokens_per_image"):
             pixels.pop(each, None)
         with torch.inference_mode():
@@ -339,3 +395,11 @@ class Reference:
                 )
             output = self._model(input_ids=input_ids, **named, **pixels)
         return torch.Tensor(output.logits[0])
+
+    def _of_videos(self, clips: Sequence[Clip]) -> dict[str, torch.Tensor]:
+        made = [their_patches(clip, self._processor, has_stamps=self._has_stamps) for clip in clips]
+        seconds = torch.tensor([2 / clip.fps for clip in clips])
+        return {
+            "pixel_values_videos": torch.cat([patches for patches, _ in made]),
+            "video_grid_thw": torch.tensor([grid for _, grid in made]),
+        } | ({"second_per_grid_ts": seconds} if self._has_seconds else {})

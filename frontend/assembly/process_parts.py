@@ -81,7 +81,9 @@ class ProcessParts:
             callers=CallerReader(config, keys),
             intake=BodyIntake(available_memory_bytes() // _BODIES_SHARE),
             encoder=PromptEncoder(),
-            images=ImageLoader(config.image_limits(), ImageFetcher(config.fetch_policy())),
+            images=ImageLoader(
+                config.image_limits(), config.video_limits(), ImageFetcher(config.fetch_policy())
+            ),
             audio=AudioLoader(config.audio_limits()),
             grammars=GrammarChecker(),
             styles=AnswerStyles(config.tool_parser, config.reasoning_parser),

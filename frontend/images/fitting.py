@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,6 +11,22 @@ from PIL import Image
 from shared.protocol.image_sizes import FixedSize, PixelSize
 from shared.protocol.sight_card import SightCard
 from shared.protocol.tiled_sizes import AnyresSize, CanvasSize, SplitSize, TilesSize
+
+# What Pillow raises on bytes that are no image, or are made to break it.
+DECODE_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    SyntaxError,
+    EOFError,
+    MemoryError,
+    struct.error,
+    Image.DecompressionBombError,
+    UserWarning,  # where warnings are errors
+    Image.DecompressionBombWarning,
+)
 
 
 class BadImage(Exception):

@@ -1,4 +1,4 @@
-"""The images of a request: fetched, checked, and made into what the model reads."""
+"""The images and videos of a request: fetched, checked, and made into what the model reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import base64
 import binascii
 import hashlib
 import io
-import struct
 import urllib.parse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,33 +16,29 @@ from typing import TypeVar
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from frontend.images.fetcher import FetchFailed, ImageFetcher
-from frontend.images.fitting import BadImage, check_size, fit
-from frontend.images.source import ImageSource
-from frontend.limits.work_limits import ImageLimits
+from frontend.images.fitting import DECODE_ERRORS, BadImage, check_size, fit
+from frontend.images.source import ImageSource, Source, VideoSource
+from frontend.images.video import (
+    LIST_TYPE,
+    Asked,
+    BadVideo,
+    FrameList,
+    Moments,
+    MovingImage,
+    read_moments,
+)
+from frontend.limits.work_limits import ImageLimits, VideoLimits
 from frontend.models.model_directory import ServedModel
 from shared.errors import UnsupportedParameter
 from shared.protocol.image_sizes import BadImageSize, PixelSize
 from shared.protocol.sight_card import SightCard
+from shared.protocol.video_card import VideoCard
 
 SCHEME = "data:"
+_LIST_HEAD = f"{SCHEME}{LIST_TYPE};base64"
+_A = {"image": "an image", "video": "a video"}
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 LOW_DETAIL_TOKENS = 256
-
-# What Pillow raises on bytes that are no image, or are made to break it.
-_DECODE_ERRORS = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    SyntaxError,
-    EOFError,
-    MemoryError,
-    struct.error,
-    Image.DecompressionBombError,
-    UserWarning,  # where warnings are errors
-    Image.DecompressionBombWarning,
-)
 
 T = TypeVar("T")
 
@@ -86,7 +81,7 @@ def read_image(data: bytes, sight: SightCard, max_pixels: int, max_features: int
             upright = upright.convert("RGB")
     except UnidentifiedImageError as exc:
         raise BadImage(f"is none of {', '.join(FORMATS)}, or damaged") from exc
-    except _DECODE_ERRORS as exc:
+    except DECODE_ERRORS as exc:
         raise BadImage(f"cannot be decoded: {exc}") from exc
     try:
         fitted = fit(upright, sight, max_features, max_pixels)
@@ -97,24 +92,62 @@ def read_image(data: bytes, sight: SightCard, max_pixels: int, max_features: int
 
 @dataclass(frozen=True, slots=True)
 class LoadedImage:
-    """What the model reads of an image."""
+    """What the model reads of an image, or of a moment of a video."""
 
-    pixels: bytes  # [height, width, 3] uint8, of the size's `array_size`
+    pixels: bytes  # [height, width, 3] uint8, of the size's `array_size`; or as `Moments` has them
     size: PixelSize
     digest: bytes
+    num_frames: int = 0  # as in the `ImageSpan`
+    goes_on: bool = False
+    time: int = 0
 
     @classmethod
     def of(cls, pixels: bytes, size: PixelSize) -> LoadedImage:
-        digest = hashlib.sha256(f"{size.height}x{size.width}:".encode())
-        digest.update(pixels)
-        return cls(pixels, size, digest.digest())
+        return cls(pixels, size, _digest(f"{size.height}x{size.width}:", pixels))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVideo:
+    """What the model reads of a video."""
+
+    moments: tuple[LoadedImage, ...]
+    stamps: tuple[str, ...]  # when each is, in words
+
+    @classmethod
+    def of(cls, read: Moments, card: VideoCard) -> LoadedVideo:
+        height, width = read.size
+        moments = []
+        for idx, (pixels, time) in enumerate(zip(read.pixels, read.times, strict=True)):
+            goes_on = bool(idx) and not card.has_stamps
+            head = f"{card.moment_frames}x{height}x{width}{f'+{time}' if goes_on else ''}:"
+            digest = _digest(head, pixels)
+            moments.append(
+                LoadedImage(pixels, read.size, digest, card.moment_frames, goes_on, time)
+            )
+        return cls(tuple(moments), tuple(f"<{each:.1f} seconds>" for each in read.seconds))
+
+
+Loaded = LoadedImage | LoadedVideo
+
+
+def _digest(head: str, pixels: bytes) -> bytes:
+    digest = hashlib.sha256(head.encode())
+    digest.update(pixels)
+    return digest.digest()
 
 
 class ImageLoader:
     """A few threads: the event loop decodes nothing."""
 
-    def __init__(self, limits: ImageLimits, fetcher: ImageFetcher, num_threads: int = 2) -> None:
+    def __init__(
+        self,
+        limits: ImageLimits,
+        videos: VideoLimits,
+        fetcher: ImageFetcher,
+        num_threads: int = 2,
+    ) -> None:
         self._limits = limits
+        self._videos = videos
         self._fetcher = fetcher
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="image")
 
@@ -123,8 +156,8 @@ class ImageLoader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def load(
-        self, sources: Sequence[ImageSource], model: ServedModel, tenant: str
-    ) -> list[LoadedImage]:
+        self, sources: Sequence[Source], model: ServedModel, tenant: str
+    ) -> list[Loaded]:
         """Loads them in their order, for a tenant.
 
         Raises InvalidRequest, which names the first wrong one.
@@ -138,41 +171,69 @@ class ImageLoader:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return [outcome for outcome in outcomes if isinstance(outcome, LoadedImage)]
+        return [outcome for outcome in outcomes if isinstance(outcome, Loaded)]
 
-    def check(self, sources: Sequence[ImageSource], model: ServedModel) -> None:
-        """Whether the model takes so many images. Raises InvalidRequest."""
+    def check(self, sources: Sequence[Source], model: ServedModel) -> None:
+        """Whether the model takes so many images and videos. Raises InvalidRequest."""
         self._checked_sight(sources, model)
 
-    def _checked_sight(
-        self, sources: Sequence[ImageSource], model: ServedModel
-    ) -> SightCard | None:
+    def _checked_sight(self, sources: Sequence[Source], model: ServedModel) -> SightCard | None:
         """None for a model that takes no images, when there are none."""
         sight = model.card.sight
-        if sight is None and sources:
-            raise UnsupportedParameter(
-                sources[0].where, f"is an image, and the model '{model.name}' takes no images"
-            )
-        if sources and model.limits.takes_no_images:
-            raise UnsupportedParameter(
-                sources[0].where,
-                f"is an image, and no worker of the model '{model.name}' takes images now: those "
-                "on GPUs serve its text alone",
-            )
-        if len(sources) > self._limits.max_images:
-            raise sources[self._limits.max_images].refused(
-                f"is image {self._limits.max_images + 1} of {len(sources)}, a request may have "
-                f"{self._limits.max_images}"
-            )
+        images = [each for each in sources if isinstance(each, ImageSource)]
+        videos = [each for each in sources if isinstance(each, VideoSource)]
+        video = None if sight is None else sight.video
+        for of_kind, name, is_taken, most in (
+            (images, "image", sight is not None, self._limits.max_images),
+            (videos, "video", video is not None, self._videos.max_videos),
+        ):
+            if of_kind and not is_taken:
+                raise UnsupportedParameter(
+                    of_kind[0].where,
+                    f"is {_A[name]}, and the model '{model.name}' takes no {name}s",
+                )
+            if of_kind and model.limits.takes_no_images:
+                raise UnsupportedParameter(
+                    of_kind[0].where,
+                    f"is {_A[name]}, and no worker of the model '{model.name}' takes {name}s now: "
+                    "those on GPUs serve its text alone",
+                )
+            if len(of_kind) > most:
+                raise of_kind[most].refused(
+                    f"is {name} {most + 1} of {len(of_kind)}, a request may have {most}"
+                )
         return sight
 
-    async def _load(self, source: ImageSource, sight: SightCard, tenant: str) -> LoadedImage:
+    async def _load(self, source: Source, sight: SightCard, tenant: str) -> Loaded:
+        if isinstance(source, ImageSource):
+            return await self._load_image(source, sight, tenant)
+        assert sight.video is not None, "it has been checked"
+        return await self._load_video(source, sight.video, tenant)
+
+    async def _load_video(self, source: VideoSource, card: VideoCard, tenant: str) -> LoadedVideo:
+        asked, limits = Asked(source.fps, source.num_frames), (self._videos, self._limits)
+
+        def read(frames: FrameList | MovingImage) -> LoadedVideo:
+            return LoadedVideo.of(read_moments(frames, asked, card, *limits), card)
+
+        head, _, body = source.url.partition(",")
+        try:
+            if head.lower() == _LIST_HEAD:
+                return await self._in_thread(lambda: read(FrameList(body, source.fps, *limits)))
+            data = await self._bytes_of(source, tenant, self._videos.max_bytes)
+            return await self._in_thread(lambda: read(MovingImage(data, self._limits)))
+        except (BadDataUrl, FetchFailed) as exc:
+            raise source.refused(f"is a video whose URL {exc}") from exc
+        except BadVideo as exc:
+            raise source.refused(f"is a video that {exc}") from exc
+
+    async def _load_image(self, source: ImageSource, sight: SightCard, tenant: str) -> LoadedImage:
         limits = self._limits
         max_features = limits.max_tokens
         if source.detail == "low":
             max_features = min(max_features, LOW_DETAIL_TOKENS)
         try:
-            data = await self._bytes_of(source, tenant)
+            data = await self._bytes_of(source, tenant, limits.max_bytes)
             return await self._in_thread(
                 lambda: read_image(data, sight, limits.max_pixels, max_features)
             )
@@ -181,9 +242,9 @@ class ImageLoader:
         except BadImage as exc:
             raise source.refused(f"is an image that {exc}") from exc
 
-    async def _bytes_of(self, source: ImageSource, tenant: str) -> bytes:
+    async def _bytes_of(self, source: Source, tenant: str, max_bytes: int) -> bytes:
         if source.url[: len(SCHEME)].lower() == SCHEME:
-            return await self._in_thread(lambda: read_data_url(source.url, self._limits.max_bytes))
+            return await self._in_thread(lambda: read_data_url(source.url, max_bytes))
         return await self._fetcher.fetch(source.url, tenant)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

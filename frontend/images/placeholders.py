@@ -1,48 +1,96 @@
-"""The places of images among the tokens of a prompt."""
+"""The places of images and videos among the tokens of a prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frontend.images.loader import LoadedImage
+from frontend.images.loader import Loaded, LoadedImage, LoadedVideo
 from frontend.jobs.job import Prompt
 from frontend.models.model_directory import ServedModel
 from shared.errors import InvalidRequest
 from shared.protocol.request import ImageSpan
+from shared.protocol.sight_card import SightCard
+
+
+def with_stamps(
+    text: str, loaded: Sequence[Loaded], model: ServedModel, param: str = "messages"
+) -> str:
+    """The rendered chat with a token for each moment of a video, where the model reads their times
+    between them. Raises InvalidRequest.
+    """
+    video = None if model.card.sight is None else model.card.sight.video
+    if video is None or not video.has_stamps:
+        return text
+    videos = _videos(loaded)
+    first, *others = text.split(video.mark)
+    _check_marks(len(others), len(videos), "video", param)
+    moment = f"{video.begin}{video.mark}{video.end}"
+    spelled = ("".join(f"{stamp}{moment}" for stamp in each.stamps) for each in videos)
+    return first + "".join(f"{each}{other}" for each, other in zip(spelled, others, strict=True))
 
 
 def prompt_of(
-    token_ids: list[int], images: Sequence[LoadedImage], model: ServedModel, param: str = "messages"
+    token_ids: list[int], loaded: Sequence[Loaded], model: ServedModel, param: str = "messages"
 ) -> Prompt:
-    """The prompt of ids with one token for each image, in their order. Raises InvalidRequest."""
+    """The prompt of ids with one token for each image and each video, or each moment of those
+    `with_stamps`, in their order. Raises InvalidRequest.
+    """
     sight = model.card.sight
     if sight is None:
         return Prompt(token_ids)
-    _check_marks(token_ids.count(sight.image_token_id), len(images), param)
-    waiting = iter(images)
+    images: list[tuple[LoadedImage, ...]]
+    images = [(each,) for each in loaded if isinstance(each, LoadedImage)]
+    _check_marks(token_ids.count(sight.image_token_id), len(images), "image", param)
+    waiting = {sight.image_token_id: iter(images)}
+    if sight.video is not None:
+        places = [each.moments for each in _videos(loaded)]
+        if sight.video.has_stamps:
+            places = [(moment,) for moments in places for moment in moments]
+        _check_marks(token_ids.count(sight.video.token_id), len(places), "video", param)
+        waiting[sight.video.token_id] = iter(places)
     whole: list[int] = []
     spans: list[ImageSpan] = []
+    pixels: list[bytes] = []
     for token_id in token_ids:
-        if token_id != sight.image_token_id:
+        if token_id not in waiting:
             whole.append(token_id)
             continue
-        image = next(waiting)
-        image_ids = sight.image_ids(image.size)
-        spans.append(ImageSpan(len(whole), len(image_ids), image.digest, *image.size))
-        whole += image_ids
-    return Prompt(
-        whole,
-        images=tuple(spans),
-        pixels=tuple(image.pixels for image in images),
-    )
+        for image in next(waiting[token_id]):
+            ids = _ids(image, sight)
+            spans.append(
+                ImageSpan(
+                    len(whole),
+                    len(ids),
+                    image.digest,
+                    *image.size,
+                    num_frames=image.num_frames,
+                    goes_on=image.goes_on,
+                    time=image.time,
+                )
+            )
+            pixels.append(image.pixels)
+            whole += ids
+    return Prompt(whole, images=tuple(spans), pixels=tuple(pixels))
 
 
-def _check_marks(num_marks: int, num_images: int, param: str) -> None:
+def _ids(image: LoadedImage, sight: SightCard) -> list[int]:
+    if not image.num_frames or sight.video is None:
+        return sight.image_ids(image.size)
+    grid = sight.video.grid(image.size)
+    assert grid is not None, "it has been fitted"
+    return [sight.video.token_id] * grid.num_features
+
+
+def _videos(loaded: Sequence[Loaded]) -> list[LoadedVideo]:
+    return [each for each in loaded if isinstance(each, LoadedVideo)]
+
+
+def _check_marks(num_marks: int, num_given: int, kind: str, param: str) -> None:
     """Raises InvalidRequest."""
-    if num_marks != num_images:
+    if num_marks != num_given:
         raise InvalidRequest(
-            f"The prompt has {num_marks} image tokens for {num_images} images: texts must not "
-            "hold the token that stands for an image, and the model's chat template must name "
-            "each image once.",
+            f"The prompt has {num_marks} {kind} tokens for {num_given} {kind}s: texts must not "
+            f"hold the token that stands for one, and the model's chat template must name each "
+            f"{kind} once.",
             param=param,
         )

@@ -45,6 +45,7 @@ from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SIGHT_LEVEL
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
+from shared.protocol.video_card import VIDEO_LEVEL
 from shared.subjects import JOB_CLASSES, choice_rid
 from shared.telemetry.tracing import NO_SPAN, Span
 
@@ -214,6 +215,8 @@ class Job:
         sees = any(prompt.images for prompt in self.prompts)
         is_new = self.model.card.own_sight is not None or _shows_results(self.response)
         eyes = SIGHT_LEVEL if sees and is_new else 1
+        has_video = any(each.num_frames for prompt in self.prompts for each in prompt.images)
+        eyes = VIDEO_LEVEL if has_video else eyes
         fork = FORK_LEVEL if self.fork is not None and self.fork.given is not None else 1
         starts = START_LEVEL if self.sampling.logprobs.prompt_start else 1
         classes = CLASSIFY_LEVEL if self.surface in _OF_CLASSES else 1

@@ -150,39 +150,6 @@ class PromptEncoder:
             lambda: str(tokenizer.decode_batch([token_ids], skip_special_tokens=False)[0]),
         )
 
-    async def encode_chat(
-        self,
-        caller: Caller,
-        model: ServedModel,
-        messages: list[dict[str, Any]],
-        param: str,
-        *,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        template_kwargs: dict[str, Any],
-        add_special_tokens: bool = False,
-        max_tokens: int | None = None,
-        limit: int | None = None,
-    ) -> list[int]:
-        """Render and encode the last `max_tokens` of it. Raises InvalidRequest."""
-        text = await self.render_chat(
-            caller,
-            model,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            template_kwargs=template_kwargs,
-        )
-        return await self.encode(
-            caller,
-            model,
-            text,
-            param,
-            add_special_tokens=add_special_tokens,
-            max_tokens=max_tokens,
-            limit=limit,
-        )
-
     async def render_chat(
         self,
         caller: Caller,

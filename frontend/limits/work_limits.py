@@ -1,4 +1,4 @@
-"""What an operator lets batches, images and audio cost, and which images are fetched."""
+"""What an operator lets batches, images, videos and audio cost, and which images are fetched."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ class ImageLimits:
     max_bytes: int  # of each, as it comes
     max_pixels: int  # of each, decoded
     max_tokens: int  # of each, where the model lets its size choose
+
+
+@dataclass(frozen=True, slots=True)
+class VideoLimits:
+    """What the videos of one request may cost; each frame of a list is an image."""
+
+    max_videos: int
+    max_bytes: int  # of each, as it comes
+    max_frames: int  # of each, that are read
+    max_tokens: int  # of each
 
 
 @dataclass(frozen=True, slots=True)

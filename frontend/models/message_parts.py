@@ -1,24 +1,40 @@
-"""Content of messages that has images between its texts.
+"""Content of messages that has images and videos between its texts.
 
-Until the chat template sees it, it is one string, with a mark for each image and between any two
+Until the chat template sees it, it is one string, with a mark for each of them and between any two
 parts: whatever is done to texts of messages is done to it as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import enum
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 # Private use, as no text has them. A text that does is refused when images are counted.
 _BETWEEN = "\ue000next-part\ue001"
-_IMAGE = "\ue000image\ue001"
 
 
-def joined(texts: list[str | None]) -> str:
-    """The text of parts in their order; None is an image. Texts alone stand one a line."""
-    if None not in texts:
-        return "\n".join(text for text in texts if text is not None)
-    return _BETWEEN.join(_IMAGE if text is None else text for text in texts)
+class Seen(enum.Enum):
+    """A part that is no text."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+
+    @property
+    def mark(self) -> str:
+        """What stands for it."""
+        return f"\ue000{self.value}\ue001"
+
+
+_MARKS = re.compile(f"({'|'.join(each.mark for each in Seen)})")
+
+
+def joined(parts: Sequence[str | Seen]) -> str:
+    """The text of parts in their order. Texts alone stand one a line."""
+    texts = [part if isinstance(part, str) else part.mark for part in parts]
+    between = _BETWEEN if any(isinstance(part, Seen) for part in parts) else "\n"
+    return between.join(texts)
 
 
 def with_parts(message: dict[str, Any]) -> dict[str, Any]:
@@ -28,12 +44,11 @@ def with_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(piece: str) -> Iterator[dict[str, str]]:
-    """Also of an image in whose place words have been put before it, or behind."""
-    if _IMAGE not in piece:
-        yield {"type": "text", "text": piece}
-        return
-    for idx, text in enumerate(piece.split(_IMAGE)):
-        if idx:
-            yield {"type": "image"}
-        if text:
+    """Also of what has had words put before it, or behind."""
+    kinds = {each.mark: each.value for each in Seen}
+    texts = _MARKS.split(piece)
+    for text in texts:
+        if text in kinds:
+            yield {"type": kinds[text]}
+        elif text or len(texts) == 1:
             yield {"type": "text", "text": text}

@@ -81,7 +81,7 @@ class AreaSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="area"):
         check_ratio(size)
         least = self.min_pixels
         most = max(min(self.max_pixels, max_features * self.cell**2), least)
-        cells = [max(1, round(side / self.cell)) for side in size]
+        cells = [round(side / self.cell) for side in size]  # 0 becomes more below
         area = cells[0] * cells[1] * self.cell**2
         if area > most:
             shrink = math.sqrt(size.height * size.width / most)
@@ -93,7 +93,7 @@ class AreaSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="area"):
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
         """Of an image that has been fitted. None: no fitted one has this size."""
-        return _cells(size, self.cell)
+        return cells_of(size, self.cell)
 
     def array_size(self, size: PixelSize) -> PixelSize:
         """Of the pixels that carry a fitted image."""
@@ -136,7 +136,7 @@ class EdgeSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="edge"):
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
         """Of an image that has been fitted. None: no fitted one has this size."""
-        grid = _cells(size, self.cell)
+        grid = cells_of(size, self.cell)
         return None if grid == (1, 1) else grid
 
     def array_size(self, size: PixelSize) -> PixelSize:
@@ -180,7 +180,7 @@ class BudgetSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="budget"):
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
         """Of an image that has been fitted. None: no fitted one has this size."""
-        grid = _cells(size, self.cell)
+        grid = cells_of(size, self.cell)
         return grid if grid is not None and grid.num_features <= self.budgets[-1] else None
 
     def array_size(self, size: PixelSize) -> PixelSize:
@@ -209,7 +209,7 @@ def check_ratio(size: PixelSize) -> None:
         )
 
 
-def _cells(size: PixelSize, cell: int) -> ImageGrid | None:
+def cells_of(size: PixelSize, cell: int) -> ImageGrid | None:
     """None: they do not fill it."""
     if min(size) < cell or size.height % cell or size.width % cell:
         return None

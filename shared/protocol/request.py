@@ -19,13 +19,19 @@ EMBEDS_LEVEL = 4  # of prompts that are embeddings
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens of a prompt that stand for an image; its pixels are in the prompt's object."""
+    """Tokens of a prompt that stand for an image, or for a moment of a video; its pixels are in the
+    prompt's object.
+    """
 
     start: Place
     num_tokens: Place
-    digest: bytes  # of size and pixels: what the prefix cache knows it by
+    digest: bytes  # of size, pixels and time: what the prefix cache knows it by
     height: Place = 0  # of the pixels; 0: the model's, whose images are all of one size
     width: Place = 0
+    num_frames: Place = 0  # of a moment, which has pixels of each; 0: it is an image
+    # It stands right behind another moment of its video, and begins at the position of the first.
+    goes_on: bool = False
+    time: Place = 0  # positions by which its first axis is later than that of the first
 
 
 class EmbedsDtype(enum.StrEnum):

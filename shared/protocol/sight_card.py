@@ -15,6 +15,7 @@ from shared.protocol.tiled_sizes import (
     TileMarks,
     TilesSize,
 )
+from shared.protocol.video_card import VideoCard
 
 SIGHT_LEVEL = 3  # the feature level of images that a `SightCard` alone tells
 
@@ -41,6 +42,7 @@ class SightCard(msgspec.Struct, frozen=True, omit_defaults=True):
     row_end_id: int | None = None  # behind the features of each row but the last
     last_id: int | None = None  # behind those of the last
     tile_marks: TileMarks | None = None  # of images in tiles, which tell where each one lies
+    video: VideoCard | None = None  # None: the model takes no videos
 
     def image_ids(self, size: PixelSize) -> list[int]:
         """The tokens that stand for an image that has been fitted."""

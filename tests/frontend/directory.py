@@ -12,7 +12,7 @@ from frontend.images.fetcher import ImageFetcher
 from frontend.images.loader import ImageLoader
 from frontend.inference.admission.admission import Admission
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.limits.work_limits import FetchPolicy, ImageLimits
+from frontend.limits.work_limits import FetchPolicy, ImageLimits, VideoLimits
 from frontend.metrics import FrontendMetrics
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests
@@ -80,7 +80,8 @@ def make_filling_directory(*marks: str) -> ModelDirectory:
 
 def make_image_loader() -> ImageLoader:
     limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000, max_tokens=900)
-    return ImageLoader(limits, ImageFetcher(FetchPolicy(True, False, (), 10.0, 20_000)))
+    videos = VideoLimits(max_videos=1, max_bytes=100_000, max_frames=40, max_tokens=400)
+    return ImageLoader(limits, videos, ImageFetcher(FetchPolicy(True, False, (), 10.0, 20_000)))
 
 
 def make_admission() -> Admission:

@@ -97,6 +97,7 @@ from shared.protocol.text import Done
 from shared.protocol.tiled_sizes import AnyresSize, CanvasSize, SplitSize, TileMarks, TilesSize
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
+from shared.protocol.video_card import VideoCard
 
 VERSION = "v2"
 RID = "0123456789abcdef0123456789abcdef"
@@ -347,6 +348,16 @@ MAPS |= {
         "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
         own_sight=SightCard(9, AreaSize(28, 1, 2), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), True),
     ),
+    "model-video": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
+        own_sight=SightCard(
+            9, AreaSize(28, 1, 2), 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), True,
+            video=VideoCard(
+                8, 2, 28, 1, 2, 3, 0.5, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 2.0, 4, 768,
+                "mark", "begin", "end", 4,
+            ),
+        ),
+    ),
     "model-own-sight-fixed": ModelCard(
         "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
         own_sight=SightCard(
@@ -404,6 +415,12 @@ MAPS |= {
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
         text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",
         images=(ImageSpan(1, 2, b"digest", 28, 56),), level=3,
+    ),
+    "request-video": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(WHOLE_REPLY), deadline_s=60.0, prompt_object="prompt-x",
+        images=(ImageSpan(1, 2, b"digest", 28, 56, 2), ImageSpan(3, 2, b"d", 28, 56, 2, True, 4)),
+        level=4,
     ),
     "request-by-token": GenerateRequest(
         rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,

@@ -1,7 +1,10 @@
-"""Images in prompts: where they stand in a step, and what the vision tower makes of them."""
+"""Images in prompts, and moments of videos, which are images here: where they stand in a step, and
+what the vision tower makes of them.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -65,23 +68,22 @@ def axis_positions(batch: ScheduleBatch) -> torch.Tensor | None:
 
 
 def _axes(images: Sequence[ReqImage], start: int, end: int) -> npt.NDArray[np.int64]:
-    """Of a request's tokens [start, end). Features of an image share the time at which it begins;
-    what follows it goes on behind its longest side.
+    """Of a request's tokens [start, end). Features of an image share its time; what follows it goes
+    on behind its longest side.
     """
     axes = np.tile(np.arange(start, end), (NUM_AXES, 1))
-    lag = 0  # of positions behind tokens
-    for image in images:
+    before = bisect_right(images, start, key=lambda image: image.end)
+    if before:  # decoding requests are past all of them
+        axes += images[before - 1].next_position - images[before - 1].end
+    for image in images[before:]:
         if image.start >= end:
             break
-        image_lag = image.end - image.start - max(image.grid)
-        axes[:, max(image.end - start, 0) :] -= image_lag
         first, last = max(start, image.start), min(end, image.end)
-        if first < last:
-            rows, cols = np.divmod(np.arange(first, last) - image.start, image.grid.cols)
-            axes[:, first - start : last - start] = (
-                image.start - lag + np.stack([np.zeros_like(rows), rows, cols])
-            )
-        lag += image_lag
+        rows, cols = np.divmod(np.arange(first, last) - image.start, image.grid.cols)
+        axes[:, first - start : last - start] = image.position + np.stack(
+            [np.full_like(rows, image.time), rows, cols]
+        )
+        axes[:, last - start :] = image.next_position + np.arange(end - last)
     return axes
 
 
@@ -132,10 +134,12 @@ class KeptFeatures:
 class VisionTower(Protocol):
     """The part of a model that sees."""
 
-    def image_features(self, pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
-        """[height, width, 3] uint8, of the size's `array_size` -> [1 + num_deep, num_features,
-        hidden_size]: what the decoder takes in place of embeddings, and what it adds behind its
-        first layers.
+    def image_features(
+        self, pixels: torch.Tensor, size: PixelSize, num_frames: int = 0
+    ) -> torch.Tensor:
+        """[height, width, 3] uint8, of the size's `array_size`, or so many frames of the size, one
+        below the other -> [1 + num_deep, num_features, hidden_size]: what the decoder takes in
+        place of embeddings, and what it adds behind its first layers.
         """
         ...
 
@@ -194,7 +198,7 @@ class ImageEncoder:
         features = self._kept.get(image)
         if features is None:
             pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.array_size, 3)
-            features = self._tower.image_features(self._place(pixels), image.size)
+            features = self._tower.image_features(self._place(pixels), image.size, image.num_frames)
             self._kept.put(image, features)
         return features
 

@@ -21,14 +21,19 @@ NUM_DRAFT_POSITIONS = 8  # that are counted apart
 
 
 class RunImage(msgspec.Struct, frozen=True, array_like=True):
-    """An image of a prompt, in the place of its tokens [start, start + num_tokens)."""
+    """An image of a prompt, or a moment of a video, in the place of its tokens
+    [start, start + num_tokens).
+    """
 
     start: int
     num_tokens: int
-    digest: bytes  # of size and pixels: equal images are equal prefixes, others are not
-    pixels: bytes  # [height, width, 3] uint8
+    digest: bytes  # of size, pixels and time: equal images are equal prefixes, others are not
+    pixels: bytes  # [height, width, 3] uint8; of a moment one frame below the other
     height: int = 0  # 0: the model's, whose images are all of one size
     width: int = 0
+    num_frames: int = 0  # as of `ImageSpan`
+    goes_on: bool = False
+    time: int = 0
 
 
 class RunEmbeds(msgspec.Struct, frozen=True, array_like=True):

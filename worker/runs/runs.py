@@ -113,7 +113,15 @@ class Runs:
                 options=options,
                 images=tuple(
                     RunImage(
-                        each.start, each.num_tokens, each.digest, pixels, each.height, each.width
+                        each.start,
+                        each.num_tokens,
+                        each.digest,
+                        pixels,
+                        each.height,
+                        each.width,
+                        each.num_frames,
+                        goes_on=each.goes_on,
+                        time=each.time,
                     )
                     for each, pixels in zip(request.images, prompt.pixels, strict=False)
                 ),

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from frontend.fields.request_body import some_messages
-from frontend.images.source import ImageSource, ImageUrl
-from frontend.models.message_parts import joined
+from frontend.images.source import ImageSource, ImageUrl, Source
+from frontend.models.message_parts import Seen, joined
 from frontend.surfaces.chat.messages import Conversation, TextPart
 from shared.errors import InvalidRequest
 
@@ -135,7 +135,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.images: list[ImageSource] = []
+        self.images: list[Source] = []
 
     def read(self, role: str, blocks: list[_Placed]) -> None:
         """Results of tools are messages of their own."""
@@ -156,11 +156,11 @@ class _Reader:
 
     def say(self, role: str, blocks: list[_Placed], **fields: str) -> None:
         """Texts and images."""
-        texts: list[str | None] = []
+        texts: list[str | Seen] = []
         for where, block in blocks:
             if isinstance(block, ImageBlock):
                 self.images.append(ImageSource(block.source.link, where))
-                texts.append(None)
+                texts.append(Seen.IMAGE)
             elif isinstance(block, TextPart):
                 texts.append(block.text)
         self.messages.append({"role": role, **fields, "content": joined(texts)})

@@ -21,7 +21,7 @@ from frontend.fields.request_body import IGNORED, BodyReader, required_model
 from frontend.fields.sampling_fields import resolve_sampling
 from frontend.fields.thinking_fields import thinking_budget
 from frontend.images.loader import ImageLoader
-from frontend.images.placeholders import prompt_of
+from frontend.images.placeholders import prompt_of, with_stamps
 from frontend.jobs.beam_fields import beam_params, with_beams
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job, Prompt
@@ -179,12 +179,14 @@ class ChatRequests:
         sources = [source for each in chat.conversations for source in each.images]
         if sources:
             refuse_truncation(body)
-        images = iter(await self._images.load(sources, model, caller.tenant.id))
+        loaded = iter(await self._images.load(sources, model, caller.tenant.id))
         prompts = []
         for each in chat.conversations:
             text = await self._rendered(caller, model, each.messages, chat)
+            images = list(islice(loaded, len(each.images)))
+            text = with_stamps(text, images, model)
             token_ids = await self._encode(caller, model, text, body)
-            prompt = prompt_of(token_ids, list(islice(images, len(each.images))), model)
+            prompt = prompt_of(token_ids, images, model)
             if body.echo:
                 check_echo(each.last_words, "messages")
                 prompt = replace(prompt, echo=each.last_words)
@@ -203,6 +205,7 @@ class ChatRequests:
         (conversation,) = chat.conversations
         text = await self._rendered(caller, model, conversation.messages, chat)
         images = await self._images.load(conversation.images, model, caller.tenant.id)
+        text = with_stamps(text, images, model)
         token_ids = await self._encode(caller, model, text, chat.fields, limit)
         return prompt_of(token_ids, images, model).token_ids
 

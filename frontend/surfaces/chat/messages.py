@@ -8,8 +8,17 @@ from typing import Any, Literal, Self
 import msgspec
 
 from frontend.fields.request_body import convert, some_messages
-from frontend.images.source import Detail, ImageSource, ImageUrl
-from frontend.models.message_parts import joined
+from frontend.images.source import (
+    Detail,
+    Fps,
+    ImageSource,
+    ImageUrl,
+    NumFrames,
+    Source,
+    VideoSource,
+    VideoUrl,
+)
+from frontend.models.message_parts import Seen, joined
 from frontend.surfaces.tools.tool_messages import PastCall, checked_call
 from shared.errors import InvalidRequest, UnsupportedParameter
 
@@ -51,11 +60,41 @@ class ImagePart(ContentPart, tag="image_url"):
         return ImageSource(link.url, where, link.detail or "auto")
 
 
+class VideoLink(msgspec.Struct):
+    """A video. `fps` is the rate of its frames, where it is a list of them (default: 2), else how
+    many are chosen a second (default: the model's); `num_frames` are chosen at equal distances.
+    """
+
+    url: VideoUrl
+    fps: Fps | None = None
+    num_frames: NumFrames | None = None
+
+
+class VideoPart(ContentPart, tag="video_url"):
+    """A video."""
+
+    video_url: VideoLink | VideoUrl
+    fps: Fps | None = None
+    num_frames: NumFrames | None = None
+
+    def source(self, where: str) -> VideoSource:
+        """As the part of the body at `where` names it."""
+        link = self.video_url
+        if isinstance(link, str):
+            link = VideoLink(link)
+        return VideoSource(
+            link.url, where, link.fps or self.fps, link.num_frames or self.num_frames
+        )
+
+
+Part = TextPart | RefusalPart | ImagePart | VideoPart | str
+
+
 class GivenMessage(msgspec.Struct):
     """A message; chat templates also get the fields that are not here."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart | RefusalPart | ImagePart | str] | None = None
+    content: str | list[Part] | None = None
     refusal: str | None = None  # in place of the content of an assistant
     tool_calls: list[PastCall] | None = None
     tool_call_id: str | None = None
@@ -65,16 +104,18 @@ class GivenMessage(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as chat templates take them, content being text, and the images in them."""
+    """Messages as chat templates take them, content being text, and the images and videos in
+    them.
+    """
 
     messages: list[dict[str, Any]]
-    images: list[ImageSource]
+    images: list[Source]
 
     @classmethod
     def of(cls, messages: list[dict[str, Any]] | None, where: str = "messages") -> Self:
         """Raises InvalidRequest."""
         given = some_messages(messages, where)
-        images: list[ImageSource] = []
+        images: list[Source] = []
         typed = convert(given, list[GivenMessage], where)
         checked = [
             _checked(raw, message, f"{where}[{i}]", images)
@@ -89,7 +130,7 @@ class Conversation:
 
 
 def _checked(
-    given: dict[str, Any], message: GivenMessage, where: str, images: list[ImageSource]
+    given: dict[str, Any], message: GivenMessage, where: str, images: list[Source]
 ) -> dict[str, Any]:
     checked = {key: value for key, value in given.items() if value is not None}
     if "reasoning" in checked:  # templates know it by its other name
@@ -113,14 +154,14 @@ def _checked(
 
 
 def _text_of(
-    content: str | list[TextPart | RefusalPart | ImagePart | str],
+    content: str | list[Part],
     where: str,
-    images: list[ImageSource],
+    images: list[Source],
 ) -> str:
-    """The texts, one a line, where there are no images."""
+    """The texts, one a line, where there are no images and videos."""
     if isinstance(content, str):
         return content
-    texts: list[str | None] = []
+    texts: list[str | Seen] = []
     for i, part in enumerate(content):
         match part:
             case str():
@@ -131,5 +172,8 @@ def _text_of(
                 texts.append(part.refusal)
             case ImagePart():
                 images.append(part.source(f"{where}[{i}]"))
-                texts.append(None)
+                texts.append(Seen.IMAGE)
+            case VideoPart():
+                images.append(part.source(f"{where}[{i}]"))
+                texts.append(Seen.VIDEO)
     return joined(texts)

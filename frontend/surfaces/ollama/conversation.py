@@ -9,7 +9,7 @@ import msgspec
 
 from frontend.fields.request_body import some_messages
 from frontend.images.source import ImageSource
-from frontend.models.message_parts import joined
+from frontend.models.message_parts import Seen, joined
 from frontend.surfaces.chat.messages import Conversation
 from frontend.surfaces.tools.tool_messages import PastFunction, arguments_of
 
@@ -73,7 +73,7 @@ def say(
     for i, image in enumerate(images or ()):
         url = image if image.startswith("data:") else f"data:;base64,{image}"
         conversation.images.append(ImageSource(url, f"{where}[{i}]"))
-    parts: list[str | None] = [None for _ in images or ()]
+    parts: list[str | Seen] = [Seen.IMAGE for _ in images or ()]
     message["content"] = joined([*parts, text] if text or not parts else parts)
     conversation.messages.append(message)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from frontend.images.source import ImageSource
 from frontend.jobs.stored_response import KeptResponse
-from frontend.models.message_parts import joined
+from frontend.models.message_parts import Seen, joined
 from frontend.surfaces.responses.input_items import IMAGE
 from frontend.surfaces.responses.output_parser import OutputParser
 from frontend.surfaces.tools.calls import InvalidJson, read_arguments
@@ -105,4 +105,4 @@ def _tool_call(item: _Item) -> _Item:
 
 
 def _text_of(parts: list[_Item]) -> str:
-    return joined([None if part["type"] == IMAGE else part["text"] for part in parts])
+    return joined([Seen.IMAGE if part["type"] == IMAGE else part["text"] for part in parts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,8 +22,8 @@ from frontend.fields.request_body import (
 )
 from frontend.fields.sampling_fields import Sampling, SamplingFields, resolve_sampling
 from frontend.fields.thinking_fields import thinking_budget
-from frontend.images.loader import ImageLoader
-from frontend.images.placeholders import prompt_of
+from frontend.images.loader import ImageLoader, Loaded
+from frontend.images.placeholders import prompt_of, with_stamps
 from frontend.jobs.dry_fields import dry_breakers
 from frontend.jobs.job import Caller, Job, ResponseDraft
 from frontend.jobs.prompt_encoder import PromptEncoder
@@ -171,7 +172,7 @@ class ResponseRequests:
         sources = images_of(items, len(earlier), source)
         images = await self._images.load(sources, model, caller.tenant.id)
         token_ids = await self._encode(
-            caller, model, messages_of(items, body.instructions), use, body.reasoning
+            caller, model, messages_of(items, body.instructions), use, body.reasoning, images
         )
         prompt = prompt_of(token_ids, images, model, "input")
         answer = self._styles.answer_format(
@@ -195,6 +196,7 @@ class ResponseRequests:
         messages: list[dict[str, Any]],
         use: ToolUse | None,
         reasoning: ReasoningField | None,
+        images: Sequence[Loaded],
     ) -> list[int]:
         template = model.chat_template()
         effort = None if reasoning is None else reasoning.effort
@@ -203,15 +205,16 @@ class ResponseRequests:
         style = None if use is None else self._styles.tools(template)
         if declared:
             template_kwargs = {**template_kwargs, "tools": declared_to(template, declared)}
-        return await self._encoder.encode_chat(
+        text = await self._encoder.render_chat(
             caller,
             model,
             for_template(template, messages, declared, style),
-            "input",
             add_generation_prompt=True,
             continue_final_message=False,
             template_kwargs=template_kwargs,
         )
+        text = with_stamps(text, images, model, "input")
+        return await self._encoder.encode(caller, model, text, "input", add_special_tokens=False)
 
     async def _conversation(
         self, name: str | ConversationName | None, caller: Caller

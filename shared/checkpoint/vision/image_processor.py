@@ -12,6 +12,7 @@ from shared.errors import ConfigError
 from shared.protocol.sight_card import ImageSize, SightCard
 
 _FILE, _LATER_FILE = "preprocessor_config.json", "processor_config.json"
+_VIDEO_FILES = ("video_preprocessor_config.json", _FILE)
 _STEPS = ("do_resize", "do_rescale")
 _FILTERS = range(6)  # Pillow's
 
@@ -51,6 +52,22 @@ class ImageProcessor:
         nested = read_json(path / _LATER_FILE, dict, {}).get("image_processor")
         values = nested if isinstance(nested, dict) else read_json(path / _FILE, dict)
         return cls(path, values, defaults, may_pad=may_pad)
+
+    @classmethod
+    def read_of_videos(
+        cls, path: Path, defaults: Mapping[str, Any] = MappingProxyType({})
+    ) -> ImageProcessor:
+        """That of videos, where the checkpoint has one of its own; else that of images.
+
+        Raises ConfigError.
+        """
+        nested = read_json(path / _LATER_FILE, dict, {}).get("video_processor")
+        if isinstance(nested, dict):
+            return cls(path, nested, defaults)
+        file = next((path / each for each in _VIDEO_FILES if (path / each).is_file()), None)
+        return (
+            cls.read(path, defaults) if file is None else cls(path, read_json(file, dict), defaults)
+        )
 
     @staticmethod
     def is_in(path: Path) -> bool:

@@ -19,7 +19,7 @@ from PIL import Image
 from frontend.images.fitting import BadImage
 from frontend.images.loader import LoadedImage, read_image
 from frontend.jobs.job import Caller, Job
-from frontend.models.message_parts import joined, with_parts
+from frontend.models.message_parts import Seen, joined, with_parts
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.anthropic.conversation import Turn, conversation_of
 from frontend.surfaces.chat.chat_request import ChatRequests
@@ -536,8 +536,8 @@ async def test_an_error_of_a_tool_and_an_image_that_words_were_put_before() -> N
     block = result | {"content": [{"type": "image", "source": source}]}
     turns = msgspec.convert([{"role": "user", "content": [block]}], list[Turn])
     (message,) = conversation_of(None, turns).messages
-    assert message["content"] == joined(["Error:", None])
-    piece = {"content": f"It said: {joined([None, 'b'])}"}
+    assert message["content"] == joined(["Error:", Seen.IMAGE])
+    piece = {"content": f"It said: {joined([Seen.IMAGE, 'b'])}"}
     assert [tuple(part.values()) for part in with_parts(piece)["content"]] == [
         ("text", "It said: "),
         ("image",),

@@ -31,18 +31,8 @@ Work = Callable[[PromptEncoder, ServedModel], Awaitable[Any]]
             CALLER, model, TEXT, "prompt", add_special_tokens=True, max_tokens=150_000
         ),
         lambda encoder, model: encoder.encode_batch(CALLER, model, [TEXT], ["input"], 10**6),
-        lambda encoder, model: encoder.encode_chat(
-            CALLER,
-            model,
-            [{"role": "user", "content": TEXT}],
-            "messages",
-            limit=10**6,
-            add_generation_prompt=True,
-            continue_final_message=False,
-            template_kwargs={},
-        ),
     ],
-    ids=["text", "cut", "batch", "chat"],
+    ids=["text", "cut", "batch"],
 )
 async def test_the_loop_runs_on_while_a_long_text_is_encoded(work: Work) -> None:
     encoder, model = PromptEncoder(), await make_directory().model("tiny")

@@ -99,11 +99,11 @@ def count_images(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     assert encoder is not None
     tower = encoder._tower
     assert isinstance(tower, TransformersModel)
-    compute: Callable[[torch.Tensor, PixelSize], torch.Tensor] = tower.image_features
+    compute: Callable[[torch.Tensor, PixelSize, int], torch.Tensor] = tower.image_features
 
-    def image_features(pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
+    def image_features(pixels: torch.Tensor, size: PixelSize, num_frames: int) -> torch.Tensor:
         seen.append(pixels.numpy().tobytes())
-        return compute(pixels, size)
+        return compute(pixels, size, num_frames)
 
     monkeypatch.setattr(tower, "image_features", image_features)
     return seen

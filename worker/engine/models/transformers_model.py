@@ -102,9 +102,12 @@ class TransformersModel:
             each.put_into(embeddings)
         return {"inputs_embeds": embeddings[None]}
 
-    def image_features(self, pixels: torch.Tensor, _: PixelSize) -> torch.Tensor:
+    def image_features(
+        self, pixels: torch.Tensor, _: PixelSize, num_frames: int = 0
+    ) -> torch.Tensor:
         """[height, width, 3] uint8, on the model's device -> [1, num_features, hidden_size]."""
         assert self._image_norm is not None, "it takes no images"
+        assert not num_frames, "it takes no videos"
         pixel_values = self._image_norm.apply(pixels)[None].to(self._head.dtype)
         features: torch.Tensor = self._head.get_image_features(pixel_values).pooler_output[0]
         return features[None]

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 
 from shared.protocol.sight_card import SightCard
+from shared.protocol.video_card import VideoCard
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,14 @@ class ImageNorm:
     std: torch.Tensor
 
     @classmethod
-    def of(cls, sight: SightCard, device: torch.device, dtype: torch.dtype = torch.float32) -> Self:
-        mean, std = (torch.tensor(each, dtype=dtype).to(device) for each in (sight.mean, sight.std))
-        return cls(sight.rescale_factor, mean, std)
+    def of(
+        cls,
+        card: SightCard | VideoCard,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> Self:
+        mean, std = (torch.tensor(each, dtype=dtype).to(device) for each in (card.mean, card.std))
+        return cls(card.rescale_factor, mean, std)
 
     def apply(self, pixels: torch.Tensor) -> torch.Tensor:
         """[height, width, 3] uint8 -> [3, height, width]."""

@@ -69,12 +69,16 @@ class Tower:
     ) -> None:
         self._model = model.to(device)
         self._features = TOWERS[architecture]
-        self._norm = ImageNorm.of(sight, device, PIXEL_DTYPES.get(architecture, torch.float32))
+        dtype = PIXEL_DTYPES.get(architecture, torch.float32)
+        self._norm = ImageNorm.of(sight, device, dtype)
+        self._video_norm = ImageNorm.of(sight.video or sight, device, dtype)
 
-    def image_features(self, pixels: torch.Tensor, size: PixelSize) -> torch.Tensor:
+    def image_features(
+        self, pixels: torch.Tensor, size: PixelSize, num_frames: int = 0
+    ) -> torch.Tensor:
         """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]."""
-        image = self._norm.apply(pixels).to(self._model.dtype)
-        return self._features(self._model, image, size)
+        norm = self._video_norm if num_frames else self._norm
+        return self._features(self._model, norm.apply(pixels).to(self._model.dtype), size)
 
 
 def read_tower_config(model_path: Path, architecture: str) -> TowerConfig:

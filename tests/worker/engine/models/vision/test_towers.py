@@ -4,20 +4,36 @@ same bits however a prompt is cut.
 
 from __future__ import annotations
 
+import base64
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from frontend.images.loader import LoadedImage, read_image
+from frontend.images import video
+from frontend.images.loader import Loaded, LoadedImage, LoadedVideo, read_image
+from frontend.images.placeholders import prompt_of
+from frontend.images.video import Asked, FrameList, read_moments
+from frontend.limits.work_limits import ImageLimits, VideoLimits
 from shared.checkpoint.vision.vision_families import TOWER_FAMILIES
+from shared.protocol.image_sizes import PixelSize
 from shared.protocol.tiled_sizes import AnyresSize
+from shared.protocol.video_card import VideoCard
 from tests.frontend.seeing_model import image_bytes
-from tests.tiny_eyes import ALL_EYES, IMAGE_TOKEN_ID, UNLIKE, Reference, save_tiny_eyes
+from tests.tiny_eyes import (
+    ALL_EYES,
+    IMAGE_TOKEN_ID,
+    UNLIKE,
+    VIDEO_TOKEN_ID,
+    Clip,
+    Reference,
+    save_tiny_eyes,
+)
 from tests.tiny_llava import Pixels, random_pixels
 from tests.worker.engine.native.test_native import native_rig, needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt
@@ -42,13 +58,19 @@ NATIVE: dict[str, dict[str, Any]] = {
 MAX_ERROR = 1e-4  # relative
 A, B, C = random_pixels(1, 40, 23), random_pixels(2, 9, 50), random_pixels(3, 200, 210)
 TEXT, TAIL = random_prompt(21, seed=1), random_prompt(9, seed=2)
-Part = Pixels | list[int]
+CLIP = Clip.of([random_pixels(10 + idx, 40, 23) for idx in range(5)], 3.0)
+LONG = Clip.of([random_pixels(20 + idx, 9, 50) for idx in range(24)], 0.7)
+Part = Pixels | Clip | list[int]
 STORIES: dict[int, list[Part]] = {
     1: [TEXT, A, TAIL],
     2: [random_prompt(70, seed=3)],
     3: [A, TAIL, B, [11], C],
     4: [TEXT, B, TAIL],
     5: [[7], A, [8], B, TAIL],
+}
+OF_VIDEOS: dict[int, list[Part]] = {
+    6: [TEXT, CLIP, TAIL],
+    7: [TEXT, B, [7], LONG, TAIL, CLIP, [11, 12]],
 }
 
 
@@ -62,6 +84,7 @@ class Seeing:
         assert model.sight is not None
         self.sight = model.sight
         self.keeps_states = bool(model.state_layers)
+        self.stories = STORIES if self.sight.video is None else STORIES | OF_VIDEOS
 
     def loaded(self, pixels: Pixels) -> LoadedImage:
         """As the frontend makes it."""
@@ -70,26 +93,55 @@ class Seeing:
         data = image_bytes(Image.fromarray(pixels))
         return read_image(data, self.sight, max_pixels=1_000_000, max_features=1000)
 
+    def loaded_video(self, clip: Clip) -> LoadedVideo:
+        """As the frontend makes it."""
+        assert self.sight.video is not None
+        body = ",".join(base64.b64encode(each).decode() for each in clip.frames)
+        of_one, limits = ImageLimits(8, 10**6, 10**6, 1000), VideoLimits(2, 10**6, 99, 10**5)
+        frames = FrameList(body, clip.fps, limits, of_one)
+        read = read_moments(frames, Asked(), self.sight.video, limits, of_one)
+        return LoadedVideo.of(read, self.sight.video)
+
     def prompt(self, parts: Sequence[Part]) -> tuple[list[int], tuple[RunImage, ...]]:
         """Token ids, where an image stands for its placeholders."""
-        prompt_ids: list[int] = []
-        runs: list[RunImage] = []
+        token_ids: list[int] = []
+        loaded: list[Loaded] = []
         for part in parts:
             if isinstance(part, list):
-                prompt_ids += part
-                continue
-            image = self.loaded(part)
-            ids = self.sight.image_ids(image.size)
-            start = len(prompt_ids)
-            runs.append(RunImage(start, len(ids), image.digest, image.pixels, *image.size))
-            prompt_ids += ids
-        return prompt_ids, tuple(runs)
+                token_ids += part
+            elif isinstance(part, Clip):
+                loaded.append(self.loaded_video(part))
+                token_ids += self._places(self.loaded_video(part))
+            else:
+                loaded.append(self.loaded(part))
+                token_ids.append(IMAGE_TOKEN_ID)
+        model: Any = SimpleNamespace(card=SimpleNamespace(sight=self.sight))
+        prompt = prompt_of(token_ids, loaded, model)
+        runs = [
+            RunImage(
+                *(each.start, each.num_tokens, each.digest, pixels, each.height, each.width),
+                *(each.num_frames, each.goes_on, each.time),
+            )
+            for each, pixels in zip(prompt.images, prompt.pixels, strict=True)
+        ]
+        return prompt.token_ids, tuple(runs)
+
+    def _places(self, loaded: LoadedVideo) -> list[int]:
+        """Any words stand for times."""
+        assert self.sight.video is not None
+        if not self.sight.video.has_stamps:
+            return [4, VIDEO_TOKEN_ID, 5]
+        stamps = [random_prompt(5, seed=idx) for idx in range(len(loaded.moments))]
+        return [each for stamp in stamps for each in (*stamp, 4, VIDEO_TOKEN_ID, 5)]
 
     def add(
         self, run_id: int, parts: Sequence[Part], output: Sequence[int] = (), **kwargs: Any
     ) -> AddRequest:
         prompt_ids, images = self.prompt(parts)
-        never = ((IMAGE_TOKEN_ID, -100.0),)  # transformers would take it for one of the prompt
+        never = (
+            (IMAGE_TOKEN_ID, -100.0),
+            (VIDEO_TOKEN_ID, -100.0),
+        )  # transformers would take it for one of the prompt
         kwargs = {"max_tokens": NUM_NEW, "ignore_eos": True} | kwargs
         return make_add(run_id, prompt_ids, output, images=images, logit_bias=never, **kwargs)
 
@@ -112,7 +164,7 @@ def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def alone(seeing: Seeing, run_id: int) -> tuple[list[int], list[torch.Tensor]]:
     """What a story says by itself, and its logits."""
     rig = Rig(seeing.path)
-    output = rig.run(seeing.add(run_id, STORIES[run_id]))[run_id]
+    output = rig.run(seeing.add(run_id, seeing.stories[run_id]))[run_id]
     return output, list(rig.logits.values())
 
 
@@ -126,8 +178,8 @@ def assert_same_bits(seeing: Seeing, rig: Rig, run_id: int) -> None:
 
 def test_logits_are_those_of_transformers(seeing: Seeing) -> None:
     rig = Rig(seeing.path)
-    outputs = rig.run(*(seeing.add(run_id, parts) for run_id, parts in STORIES.items()))
-    for run_id, parts in STORIES.items():
+    outputs = rig.run(*(seeing.add(run_id, parts) for run_id, parts in seeing.stories.items()))
+    for run_id, parts in seeing.stories.items():
         assert seeing.error(rig, run_id, parts, outputs[run_id]) < MAX_ERROR, run_id
         assert_same_bits(seeing, rig, run_id)
 
@@ -137,15 +189,15 @@ def test_other_towers_and_texts(name: str, tmp_path: Path) -> None:
     """In chunks."""
     seeing = Seeing(tmp_path, name)
     rig = Rig(seeing.path, max_step_tokens=24)
-    outputs = rig.run(*(seeing.add(run_id, parts) for run_id, parts in STORIES.items()))
-    for run_id, parts in STORIES.items():
+    outputs = rig.run(*(seeing.add(run_id, parts) for run_id, parts in seeing.stories.items()))
+    for run_id, parts in seeing.stories.items():
         assert seeing.error(rig, run_id, parts, outputs[run_id]) < MAX_ERROR, run_id
 
 
 def test_chunks_end_within_images(seeing: Seeing) -> None:
     rig = Rig(seeing.path, max_step_tokens=16)
-    rig.run(*(seeing.add(run_id, parts) for run_id, parts in STORIES.items()))
-    for run_id in STORIES:
+    rig.run(*(seeing.add(run_id, parts) for run_id, parts in seeing.stories.items()))
+    for run_id in seeing.stories:
         assert_same_bits(seeing, rig, run_id)
 
 
@@ -162,6 +214,11 @@ def test_a_prefix_with_images_is_found_for_the_same_images_alone(seeing: Seeing)
         assert (cached[13], cached[14]) == ((num_tokens - 1) // 16 * 16, 16)
     assert again[13] == alone(seeing, 3)[0]
     assert again[14] == alone(seeing, 4)[0]
+    for run_id in seeing.stories.keys() - STORIES.keys():
+        for each in (run_id, 10 + run_id):
+            made = rig.run(seeing.add(each, seeing.stories[run_id]))
+            assert made[each] == alone(seeing, run_id)[0]
+        assert rig.channel.finishes()[10 + run_id].num_cached_tokens > len(TEXT)
 
 
 def test_an_image_of_the_same_bytes_in_another_shape_is_another(seeing: Seeing) -> None:
@@ -174,9 +231,10 @@ def test_an_image_of_the_same_bytes_in_another_shape_is_another(seeing: Seeing) 
 
 
 def test_a_resumed_and_a_retracted_run_say_the_same(seeing: Seeing) -> None:
-    expected, _ = alone(seeing, 5)
-    add = seeing.add(5, STORIES[5], expected[:3], max_tokens=NUM_NEW)
-    assert expected[:3] + Rig(seeing.path).run(add)[5] == expected
+    for run_id in (5, max(seeing.stories)):
+        expected, _ = alone(seeing, run_id)
+        add = seeing.add(run_id, seeing.stories[run_id], expected[:3], max_tokens=NUM_NEW)
+        assert expected[:3] + Rig(seeing.path).run(add)[run_id] == expected
     runs = [
         seeing.add(run_id, [[run_id + 9], TEXT, (A, B)[run_id % 2], TAIL], max_tokens=30)
         for run_id in range(3)
@@ -231,6 +289,14 @@ def given_of_tokens(inputs: LayerInputs, batch: ForwardBatch, stream: torch.Tens
     return GIVEN(inputs, replace(batch, image_rows=()), stream)
 
 
+def first_frame(sees: Tower, pixels: torch.Tensor, size: PixelSize, *video: int) -> torch.Tensor:
+    return SEES(sees, pixels[: size.height], size, *video)
+
+
+def no_times(_: VideoCard, num_moments: int, __: float) -> list[int]:
+    return [0] * num_moments
+
+
 # What is there of an image beside its features, and what takes it away.
 FEATURES: dict[str, tuple[str, Any, str, Any]] = {
     "axes of Qwen2.5-VL": ("qwen2_5_vl", images, "axis_positions", lambda _: None),
@@ -242,6 +308,9 @@ FEATURES: dict[str, tuple[str, Any, str, Any]] = {
     "in windows alone": ("gemma4", _Reach, "of", lambda each: _Reach(each.window, None, False)),
     "inputs of layers": ("gemma4", LayerInputs, "of", given_of_tokens),
     "rounded colours": ("llama4", tower, "PIXEL_DTYPES", {}),
+    "times of videos of Qwen2-VL": ("qwen2_vl", video, "_times", no_times),
+    "times of videos of Qwen2.5-VL": ("qwen2_5_vl", video, "_times", no_times),
+    "frames of videos": ("qwen3_vl", Tower, "image_features", first_frame),
 }
 
 
@@ -253,8 +322,9 @@ def test_each_feature_matters(
     monkeypatch.setattr(*change)
     seeing = Seeing(tmp_path, name)
     rig = Rig(seeing.path)
-    output = rig.run(seeing.add(3, STORIES[3]))[3]
-    assert seeing.error(rig, 3, STORIES[3], output) > 1e-3
+    run_id = 7 if "videos" in feature else 3
+    output = rig.run(seeing.add(run_id, seeing.stories[run_id]))[run_id]
+    assert seeing.error(rig, run_id, seeing.stories[run_id], output) > 1e-3
 
 
 @needs_bfloat16

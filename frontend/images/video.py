@@ -1,0 +1,281 @@
+"""Videos as models read them: frames are chosen, brought to one size, and put into moments."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from frontend.images.fitting import DECODE_ERRORS, BadImage, check_size
+from frontend.limits.work_limits import ImageLimits, VideoLimits
+from shared.protocol.image_sizes import BadImageSize, PixelSize
+from shared.protocol.video_card import VideoCard
+
+LIST_TYPE = "video/jpeg"
+LIST_FPS = 2.0
+FORMATS = ("GIF", "WEBP")
+_MAX_FILE_FRAMES = 20_000  # what is small may hold many
+_STILL_MS = 100.0  # a frame that does not say how long it stays
+
+
+class BadVideo(Exception):
+    """The message goes on behind "is a video that"."""
+
+
+class Frames(Protocol):
+    """A video that has been opened."""
+
+    @property
+    def num_frames(self) -> int:
+        """That it has."""
+        ...
+
+    @property
+    def fps(self) -> float:
+        """Of them."""
+        ...
+
+    @property
+    def chooses(self) -> bool:
+        """Whether only some are read where nobody asks for a number."""
+        ...
+
+    def size(self, chosen: Sequence[int]) -> PixelSize:
+        """Of all of them. Raises BadVideo."""
+        ...
+
+    def images(self, chosen: Sequence[int]) -> Iterator[Image.Image]:
+        """In RGB. Raises BadVideo."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client says of a video."""
+
+    fps: float | None = None
+    num_frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What a model reads of a video."""
+
+    size: PixelSize  # of each frame
+    pixels: Sequence[bytes]  # of each moment, [num_frames * height, width, 3] uint8
+    seconds: Sequence[float]  # the middle of each
+    times: Sequence[int]  # of each, on the axis of positions
+
+
+class FrameList:
+    """JPEGs in base64, with commas between them, of which none is decoded before it is chosen."""
+
+    chooses = False
+
+    def __init__(self, body: str, fps: float | None, limits: VideoLimits, of_one: ImageLimits):
+        """Raises BadVideo."""
+        self.num_frames = body.count(",") + 1 if body.strip() else 0
+        self.fps = fps or LIST_FPS
+        self._limits = of_one
+        _check_number(self.num_frames, limits)
+        if len(body) > (limits.max_bytes + 2) // 3 * 4 + 4 * self.num_frames:
+            raise BadVideo(f"holds more than {limits.max_bytes} bytes")
+        self._parts = body.split(",")
+
+    def size(self, chosen: Sequence[int]) -> PixelSize:
+        """Looks at their heads alone. Raises BadVideo."""
+        sizes = [self._opened(idx).size for idx in chosen]
+        for idx, (width, height) in zip(chosen, sizes, strict=True):
+            if (width, height) != sizes[0]:
+                raise BadVideo(
+                    f"has {width} x {height} pixels in frame {idx}, and {sizes[0][0]} x "
+                    f"{sizes[0][1]} in frame {chosen[0]}"
+                )
+        width, height = sizes[0]
+        return PixelSize(height, width)
+
+    def images(self, chosen: Sequence[int]) -> Iterator[Image.Image]:
+        """Raises BadVideo."""
+        for idx in chosen:
+            try:
+                yield self._opened(idx).convert("RGB")
+            except DECODE_ERRORS as exc:
+                raise BadVideo(f"cannot be decoded in frame {idx}: {exc}") from exc
+
+    def _opened(self, idx: int) -> Image.Image:
+        try:
+            data = base64.b64decode(self._parts[idx], validate=True)
+        except (binascii.Error, ValueError) as exc:
+            raise BadVideo(f"is not base64 in frame {idx}: {exc}") from exc
+        if len(data) > self._limits.max_bytes:
+            raise BadVideo(
+                f"holds {len(data)} bytes in frame {idx}, at most {self._limits.max_bytes}"
+            )
+        try:
+            return Image.open(io.BytesIO(data), formats=("JPEG",))
+        except UnidentifiedImageError as exc:
+            raise BadVideo(f"has no JPEG in frame {idx}, or a damaged one") from exc
+        except DECODE_ERRORS as exc:
+            raise BadVideo(f"cannot be decoded in frame {idx}: {exc}") from exc
+
+
+class MovingImage:
+    """A GIF or a WebP, whose frames have one size, and are decoded one behind the other."""
+
+    chooses = True
+
+    def __init__(self, data: bytes, limits: ImageLimits) -> None:
+        """Raises BadVideo."""
+        self._data = data
+        durations: list[float] = []
+        with self._opened() as image:
+            self._size = PixelSize(image.height, image.width)
+            for frame in _frames(image):
+                _check_pixels(len(durations) + 1, self._size, limits)
+                if len(durations) == _MAX_FILE_FRAMES:
+                    raise BadVideo(f"has more than {_MAX_FILE_FRAMES} frames")
+                durations.append(frame.info.get("duration") or _STILL_MS)
+        self.num_frames = len(durations)
+        self.fps = 1000 * len(durations) / sum(durations)
+
+    def size(self, chosen: Sequence[int]) -> PixelSize:
+        """Of all frames."""
+        return self._size
+
+    def images(self, chosen: Sequence[int]) -> Iterator[Image.Image]:
+        """Raises BadVideo."""
+        wanted = set(chosen)
+        with self._opened() as image:
+            for idx, frame in enumerate(_frames(image)):
+                if idx in wanted:
+                    yield frame.convert("RGBA").convert("RGB")
+                if idx == chosen[-1]:
+                    return
+
+    def _opened(self) -> Image.Image:
+        try:
+            return Image.open(io.BytesIO(self._data), formats=FORMATS)
+        except UnidentifiedImageError as exc:
+            raise BadVideo(
+                f"is neither a list of JPEGs ('data:{LIST_TYPE};base64,...') nor one of "
+                f"{', '.join(FORMATS)}, or damaged"
+            ) from exc
+        except DECODE_ERRORS as exc:
+            raise BadVideo(f"cannot be decoded: {exc}") from exc
+
+
+def read_moments(
+    frames: Frames, asked: Asked, card: VideoCard, limits: VideoLimits, of_one: ImageLimits
+) -> Moments:
+    """As the model's own video processor makes them.
+
+    Slow: for a thread. Raises BadVideo.
+    """
+    chosen = _chosen(frames, asked, card, limits)
+    _check_number(len(chosen), limits)
+    given = frames.size(chosen)
+    _check_pixels(len(chosen), given, of_one)
+    size = _fitted(card, given, len(chosen), limits.max_tokens)
+    resample = Image.Resampling(card.resample)
+    read = [
+        image.resize((size.width, size.height), resample).tobytes()
+        for image in frames.images(chosen)
+    ]
+    num_moments = card.num_moments(len(chosen))
+    num_added = num_moments * card.moment_frames - len(chosen)
+    read += read[-1:] * num_added
+    at = [*chosen, *[chosen[-1]] * num_added]
+    firsts = range(0, len(at), card.moment_frames)
+    rate = len(chosen) / frames.num_frames * frames.fps
+    return Moments(
+        size,
+        [b"".join(read[first : first + card.moment_frames]) for first in firsts],
+        [(at[i] / frames.fps + at[i + card.moment_frames - 1] / frames.fps) / 2 for i in firsts],
+        _times(card, num_moments, rate),
+    )
+
+
+def _times(card: VideoCard, num_moments: int, rate: float) -> list[int]:
+    """In the float32 of transformers."""
+    if card.has_stamps:
+        return [0] * num_moments
+    step = np.float32(1)
+    if card.positions_per_s:
+        step = np.float32(card.positions_per_s) * np.float32(card.moment_frames / rate)
+    return [int(np.float32(idx) * step) for idx in range(num_moments)]
+
+
+def _chosen(frames: Frames, asked: Asked, card: VideoCard, limits: VideoLimits) -> Sequence[int]:
+    """Indices of those that are read."""
+    total, num_asked = frames.num_frames, asked.num_frames
+    if not frames.chooses and (num_asked is None or num_asked >= total):
+        return range(total)
+    most = min(card.max_frames, limits.max_frames, total)
+    number = float(num_asked or 0)
+    if not num_asked:
+        number = min(max(total / frames.fps * (asked.fps or card.fps), card.min_frames), most)
+    if card.has_stamps:
+        return [round(each) for each in np.linspace(0, total - 1, min(int(number), total)).tolist()]
+    pairs = round(number / card.moment_frames) if num_asked else number // card.moment_frames
+    num_chosen = min(int(pairs), total // card.moment_frames) * card.moment_frames
+    if not num_chosen:
+        return range(total)
+    step = total / num_chosen
+    return [int(np.float32(idx * step)) for idx in range(math.ceil(total / step))]
+
+
+def _fitted(card: VideoCard, size: PixelSize, num_frames: int, max_tokens: int) -> PixelSize:
+    try:
+        fitted = card.fit(size, num_frames, max_tokens)
+    except BadImageSize as exc:
+        raise BadVideo(str(exc)) from exc
+    grid = card.grid(fitted)
+    assert grid is not None, "it has been fitted"
+    num_tokens = card.num_moments(num_frames) * grid.num_features
+    if num_tokens > max_tokens:
+        raise BadVideo(
+            f"has {num_frames} frames, which are {num_tokens} tokens, at most {max_tokens} "
+            "(--max-video-tokens): 'num_frames' chooses some"
+        )
+    return fitted
+
+
+def _check_number(num_frames: int, limits: VideoLimits) -> None:
+    if not num_frames:
+        raise BadVideo("has 0 frames")
+    if num_frames > limits.max_frames:
+        raise BadVideo(f"has {num_frames} frames, at most {limits.max_frames} (--max-video-frames)")
+
+
+def _check_pixels(num_frames: int, size: PixelSize, limits: ImageLimits) -> None:
+    """All frames together have no more than the images of a request may have."""
+    try:
+        check_size((size.width, size.height), limits.max_pixels)
+    except BadImage as exc:
+        raise BadVideo(f"{exc} of a frame") from exc
+    most = limits.max_pixels * limits.max_images
+    if num_frames * size.height * size.width > most:
+        raise BadVideo(
+            f"has {num_frames} or more frames of {size.width} x {size.height} pixels, at most "
+            f"{most} in all"
+        )
+
+
+def _frames(image: Image.Image) -> Iterator[Image.Image]:
+    """Decoded. Raises BadVideo."""
+    try:
+        for idx in range(_MAX_FILE_FRAMES + 1):
+            image.seek(idx)
+            image.load()
+            yield image
+    except EOFError:
+        return
+    except DECODE_ERRORS as exc:
+        raise BadVideo(f"cannot be decoded: {exc}") from exc
