@@ -1,2 +1,2 @@
-"""This package fetches the images of a request and makes them into the pixels that the model
-reads."""
+"""This package fetches the images and videos of a request and makes them into the pixels that the
+model reads."""
