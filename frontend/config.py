@@ -134,7 +134,7 @@ class FrontendConfig(ClusterConfig):
     """Longest audio."""
     max_videos: int = 2
     """Videos that one request may have."""
-    max_video_bytes: int = 64 << 20
+    max_video_bytes: int = 24 << 20
     """Largest video, as it comes."""
     max_video_frames: int = 256
     """Most frames of a video that are read."""
