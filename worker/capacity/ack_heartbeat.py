@@ -20,7 +20,7 @@ from worker.runs.token_log import TokenLog
 
 _TICK_S = 0.5
 _IDLE_TICK_S = 1.0
-_IDLE_TICKS = 4  # from one look for room to the next, while nothing is held
+_IDLE_TICKS = 30  # from one look for room to the next, while nothing is held
 _AT_ONCE = 256  # requests, in one turn of the loop
 _DEADLINE_SLACK_S = 5.0  # a living frontend ends a request in time; we only when it is gone
 
