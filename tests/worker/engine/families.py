@@ -1014,24 +1014,33 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "afmoe",
         BEHIND_DENSE | WINDOWS_AROUND | {"route_scale": 1.7, "mup_enabled": True},
     ),
-}
-# Computed by transformers, over our attention.
-GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
-    "phimoe": ("phimoe", MOE),
     "mimo_v2_flash": (
         "mimo_v2_flash",
         MOE
         | {
             "num_attention_heads": 4,
             "num_key_value_heads": 1,
-            "v_head_dim": 8,
+            "v_head_dim": 12,
+            "num_hidden_layers": 3,
             "sliding_window": WINDOW,
-            "layer_types": ["full_attention", "sliding_attention"],
-            "mlp_layer_types": ["dense", "sparse"],
-            "n_routed_experts": 4,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
             "moe_intermediate_size": 32,
+            "routed_scaling_factor": 1.7,
+            "rope_parameters": {
+                "full_attention": PARTIAL_ROPE,
+                "sliding_attention": PARTIAL_ROPE | {"rope_theta": 1e2},
+            },
         },
     ),
+}
+# Computed by transformers, over our attention.
+GENERAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "phimoe": ("phimoe", MOE),
 }
 
 

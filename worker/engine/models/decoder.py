@@ -336,7 +336,9 @@ def attention_layers(config: DecoderConfig, weights: DecoderWeights) -> Sequence
     if not config.has_sinks:
         return config.attention_layers
     return tuple(
-        replace(layer, sinks=weights.sinks(layer_id))
+        layer
+        if config.has_sinks_in_windows_alone and layer.window is None
+        else replace(layer, sinks=weights.sinks(layer_id))
         for layer_id, layer in enumerate(config.attention_layers)
     )
 

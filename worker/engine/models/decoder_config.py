@@ -91,6 +91,8 @@ class DecoderConfig(ModelConfig):
     experts: tuple[ExpertsConfig | None, ...] = ()  # by layer; None: it has none; (): none has
     has_attention_gate: bool = False  # beside each query: what attention gives is multiplied by
     has_sinks: bool = False  # of attention, one for each head
+    has_sinks_in_windows_alone: bool = False  # other layers have none
+    value_dim: int | None = None  # of a head, as it is stored: less than keys have; None: as much
     has_qkv_bias: bool
     has_output_bias: bool  # of the attention's output projection
     has_mlp_bias: bool
@@ -251,6 +253,7 @@ class DecoderConfig(ModelConfig):
             "a state beside keys and values": bool(self.recurrent),
             "its latent of keys and values": self.latent is not None,
             "its gate of attention": self.has_attention_gate,
+            "its values, shorter than keys,": self.value_dim is not None,
             "its norm of all queries at once": is_of_all and self.norm.kind != "rms",
         }
         return next((name for name, is_so in has.items() if is_so), None)

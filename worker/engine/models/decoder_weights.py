@@ -142,6 +142,9 @@ class DecoderWeights:
         if layer.kv_layer_id is None:
             num_kept = 1 if config.has_keys_as_values(attention_id) else 2
             sizes += [layer.num_kv_heads * layer.head_dim] * num_kept
+        value_size, value_dim = attention_size, config.value_dim
+        if value_dim is not None:
+            sizes[2], value_size = layer.num_kv_heads * value_dim, layer.num_heads * value_dim
         if config.has_gates_apart:
             sizes.append(attention_size)
         if len(modules) > 1:
@@ -153,13 +156,16 @@ class DecoderWeights:
             hidden_size,
             has_bias=config.has_qkv_bias,
         )
+        output = self._join(
+            prefix, {"o_proj": hidden_size}, value_size, has_bias=config.has_output_bias
+        )
+        if value_dim is not None:
+            qkv, output = _with_long_values(layer, qkv, output, sizes[2])
         return AttentionWeights(
             qkv=_ordered(config, layer, qkv),
             head_norm=self._head_norm(prefix, layer, "weight"),
             head_norm_bias=self._head_norm(prefix, layer, "bias"),
-            output=self._join(
-                prefix, {"o_proj": hidden_size}, attention_size, has_bias=config.has_output_bias
-            ),
+            output=output,
         )
 
     def layer(self, layer_id: int) -> LayerWeights:
@@ -294,6 +300,28 @@ def stored_sizes(modules: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, 
     if len(modules) == 1:
         return {modules[0]: sum(sizes)}
     return dict(zip(modules, sizes, strict=True))
+
+
+def _with_long_values(
+    layer: AttentionLayer, qkv: Projection, output: Projection, num_values: int
+) -> tuple[Projection, Projection]:
+    """With zeros behind each head's values, which are the last `num_values` of `qkv`, and for them
+    in `output`, so that they are as long as keys. Of no codes, and without biases.
+    """
+    (weight, _), (output_weight, _) = qkv.dense(), output.dense()
+    values = _with_zeros(weight[-num_values:], layer.num_kv_heads, layer.head_dim)
+    columns = _with_zeros(output_weight.T, layer.num_heads, layer.head_dim)
+    return (
+        Projection(torch.cat([weight[:-num_values], values]), None),
+        Projection(columns.T.contiguous(), None),
+    )
+
+
+def _with_zeros(rows: torch.Tensor, num_heads: int, head_dim: int) -> torch.Tensor:
+    """[num_heads * value_dim, size] -> [num_heads * head_dim, size]."""
+    heads = rows.reshape(num_heads, -1, rows.shape[1])
+    missing = (0, 0, 0, head_dim - heads.shape[1])
+    return torch.nn.functional.pad(heads, missing).flatten(0, 1)
 
 
 def _ordered(config: DecoderConfig, layer: AttentionLayer, qkv: Projection) -> Projection:

@@ -66,6 +66,7 @@ from worker.engine.models.families.latent import minicpm3_config, youtu_config
 from worker.engine.models.families.lfm2 import lfm2_config, lfm2_moe_config
 from worker.engine.models.families.llama import llama_config
 from worker.engine.models.families.llama4 import llama4_config
+from worker.engine.models.families.mimo_v2 import mimo_v2_config
 from worker.engine.models.families.minimax import minimax_config
 from worker.engine.models.families.mistral import (
     ministral3_config,
@@ -189,6 +190,7 @@ _MIXTURES: dict[str, ReadConfig] = {
     "GraniteMoeSharedForCausalLM": granite_moe_config,
     "HYV3ForCausalLM": hunyuan3_config,
     "HunYuanMoEV1ForCausalLM": hunyuan_moe_config,
+    "MiMoV2FlashForCausalLM": mimo_v2_config,
     "MiniMaxM2ForCausalLM": minimax_m2_config,
     "MixtralForCausalLM": mixtral_config,
     "OlmoeForCausalLM": olmoe_config,

@@ -3,7 +3,6 @@
 # Computed by transformers; what models/decoder.py computes is in registry.py.
 TESTED_ARCHITECTURES = frozenset(
     {
-        "MiMoV2FlashForCausalLM",
         "PhimoeForCausalLM",
     }
 )

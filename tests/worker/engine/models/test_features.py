@@ -50,6 +50,7 @@ from worker.engine.models.families import (
     hunyuan_moe,
     lfm2,
     llama4,
+    mimo_v2,
     mixtral,
     nemotron_h,
     qwen3_5,
@@ -319,7 +320,14 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "mimo_v2_flash": [
         {"sliding_window": 400},
         {"attention_value_scale": 1.0},
-        {"routed_scaling_factor": 2.0},
+        {"routed_scaling_factor": 1.0},
+        {"topk_group": 4},
+        {
+            "rope_parameters": {
+                "full_attention": PARTIAL_ROPE,
+                "sliding_attention": PARTIAL_ROPE,
+            }
+        },
     ],
     "afmoe": [{"sliding_window": 400}, {"mup_enabled": False}, {"route_scale": 1.0}],
     "aria_text": [{"moe_topk": 1}],
@@ -412,6 +420,7 @@ EXPERT_PARTS: list[tuple[str, ModuleType, dict[str, Any]]] = [
     ("aria_text", aria, {"is_normed": False}),
     ("exaone_moe", exaone4, {"has_correction": False}),
     ("granitemoeshared", granite_moe, {"shared_size": 0}),
+    ("mimo_v2_flash", mimo_v2, {"has_correction": False}),
     ("hy_v3", hunyuan3, {"has_correction": False}),
     ("glm4_moe", glm4_moe, {"has_correction": False}),
     ("glm4_moe", glm4_moe, {"num_group_scores": 1}),
@@ -549,10 +558,11 @@ def test_a_scale_of_a_router_that_is_one_moves_the_logits(
     assert (with_it - logits(copy)).norm() / with_it.norm() > 1e-3
 
 
+@pytest.mark.parametrize("family", ["gpt_oss", "mimo_v2_flash"])
 def test_sinks_that_are_left_out_move_the_logits(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
-    path, with_them = tiny("gpt_oss")
+    path, with_them = tiny(family)
     read = DecoderWeights.sinks
 
     def nothing(weights: DecoderWeights, layer_id: int) -> torch.Tensor:

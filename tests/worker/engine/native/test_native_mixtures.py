@@ -26,7 +26,7 @@ pytestmark = needs_bfloat16
 
 # Whose norms stand elsewhere, whose layers do not all rotate, whose shared MLP is of one module.
 IN_TORCH = {"afmoe", "cohere2_moe", "cohere2_moe sigmoid", "exaone_moe", "flex_olmo"}
-IN_TORCH |= {"granitemoeshared"}
+IN_TORCH |= {"granitemoeshared", "mimo_v2_flash"}
 FAMILIES = [each for each in MIXTURES if each not in IN_TORCH]
 # A router in groups with a correction; sinks and biases; a shared expert with a gate.
 DAILY = ["glm4_moe", "gpt_oss", "qwen2_moe"]
