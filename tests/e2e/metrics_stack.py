@@ -112,7 +112,7 @@ async def _use(stack: RoleStack, urls: Mapping[str, str]) -> None:
     """So that metrics with labels have some: a request, a wrong one, and words of strangers."""
     async with asyncio.timeout(60):
         while True:  # on a busy machine a whole answer may come as one piece, which has no pace
-            await run_stream(stack.url(), max_tokens=100)
+            await run_stream(stack.url(), max_tokens=50)
             if await _is_shown(urls["frontend"], _PACE):
                 break
     async with httpx.AsyncClient(timeout=30) as client:

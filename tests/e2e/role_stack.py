@@ -35,11 +35,16 @@ from tests.wrong_clock import wrong_clock
 REPOSITORY = Path(__file__).parents[2]
 DEMO_MODEL = REPOSITORY / "deploy/demo_model/checkpoint"
 MODEL_NAME = "demo"
-TOKEN_S = 0.01
-SCRIPTED = (
-    "--scripted", "--scripted-token-s", str(TOKEN_S),
-    "--scripted-token-low", "300", "--scripted-token-high", "1200",
-)  # fmt: skip
+TOKEN_S = 0.02  # each step costs all roles some CPU time: tests last by few of them
+
+
+def scripted(token_s: float) -> tuple[str, ...]:
+    """Flags of a worker without a model."""
+    pace = ("--scripted-token-s", str(token_s))
+    return ("--scripted", *pace, "--scripted-token-low", "300", "--scripted-token-high", "1200")
+
+
+SCRIPTED = scripted(TOKEN_S)
 REAL_ENGINE = ("--num-threads", "1")
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)
 
 PROMPTS = [f"Story number {number}. " + "Once upon a time there was a fox. " * 20
            for number in range(8)]  # fmt: skip
-NUM_TOKENS = 60
+NUM_TOKENS = 30
 
 
 class Pair:

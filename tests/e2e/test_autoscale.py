@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-NUM_LONG_TOKENS = 1500
+NUM_LONG_TOKENS = 750
 LONG = {"seed": 1, "max_tokens": NUM_LONG_TOKENS}  # all of them alike: each tells of the others
 FLAGS = (
     "--model-name", MODEL_NAME, "--workers", "0..2", "--log-format", "json",
@@ -103,7 +103,7 @@ async def test_workers_come_with_the_load_and_go_without_it(stack: LocalStack) -
         assert first.num_pings > 0, "it waited for a worker, and its client was told"
 
         for seed in range(20):
-            post(seed=seed, max_tokens=50)
+            post(seed=seed, max_tokens=25)
 
         async def two_are_ready() -> bool:
             return len(await ready_cards(cluster)) == 2
@@ -168,7 +168,7 @@ async def test_two_hosts_share_a_pool_and_one_dies(tmp_path: Path) -> None:
         await stack.wait_ready(num_workers=0)
         stream = Stream()
         reading = asyncio.create_task(
-            stream.post(stack.url(), completion_body(seed=1, max_tokens=600))
+            stream.post(stack.url(), completion_body(seed=1, max_tokens=300))
         )
         await stream.wait_for_tokens(1, timeout_s=90)
         assert sum(num_workers(host) for host in hosts) == 1, "one request, one worker"
@@ -178,7 +178,7 @@ async def test_two_hosts_share_a_pool_and_one_dies(tmp_path: Path) -> None:
 
         stack.nats.kill()
         stack.nats.start()
-        await stream.wait_for_tokens(stream.position + 50, timeout_s=60)
+        await stream.wait_for_tokens(stream.position + 25, timeout_s=60)
         assert psutil.Process(busy.pid).children() == [worker]
         assert num_workers(idle) == 0, "while nothing is seen nothing is done"
 
@@ -189,9 +189,9 @@ async def test_two_hosts_share_a_pool_and_one_dies(tmp_path: Path) -> None:
         assert num_workers(idle) == 1
         assert stream.is_done
         assert stream.error is None
-        assert stream.position == 600
+        assert stream.position == 300
         undisturbed = Stream()
-        await undisturbed.post(stack.url(), completion_body(seed=1, max_tokens=600))
+        await undisturbed.post(stack.url(), completion_body(seed=1, max_tokens=300))
         assert stream.text == undisturbed.text
         assert idle.stop(timeout_s=30) < 20
         assert idle.process.returncode == 0

@@ -21,7 +21,7 @@ from tests.stream_backup import back_up, restore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_TOKENS = 600
+NUM_TOKENS = 300
 
 
 @pytest.mark.nightly
@@ -37,7 +37,7 @@ async def test_a_restored_service_goes_on_where_the_backup_was_made(tmp_path: Pa
         reading = asyncio.create_task(
             stream.post(old.url(), completion_body(max_tokens=NUM_TOKENS, seed=3))
         )
-        await stream.wait_for_tokens(50)
+        await stream.wait_for_tokens(25)
         for role in old.roles:  # nobody gives anything back
             role.kill()
         await asyncio.gather(reading, return_exceptions=True)

@@ -17,7 +17,7 @@ from tests.frontend.batch_calls import create, jsonl, line, rows, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
-NUM_TOKENS = 30
+NUM_TOKENS = 15
 
 
 def body(idx: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.e2e.streams import Stream, completion_body, http_client
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 300
+NUM_TOKENS = 150
 
 
 async def bills_of(stack: RoleStack) -> list[Bill]:
@@ -43,14 +43,14 @@ async def test_each_request_has_one_bill_over_kills_of_all_roles(tmp_path: Path)
                 body = completion_body(seed=seed, max_tokens=NUM_TOKENS)
                 tasks.create_task(_post(stream, stack.url(), body))
             for stream in streams:
-                await stream.wait_for_tokens(20)
+                await stream.wait_for_tokens(10)
             stack.start_worker(*SCRIPTED)
             await stack.wait_ready(2)
             worker.kill()
             detok.kill()
             stack.start_detok()
             for stream in streams:
-                await stream.wait_for_tokens(150)
+                await stream.wait_for_tokens(75)
             second = stack.start_frontend("--orphan-wait-s", "1")
             frontend.kill()
         deadline = time.monotonic() + 90

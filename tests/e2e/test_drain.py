@@ -19,7 +19,7 @@ from tests.e2e.streams import Stream, completion_body, run_stream
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 150
+NUM_TOKENS = 75
 SLOW_TOKEN = 77
 LONG_STEP = ("--scripted-hang-token", str(SLOW_TOKEN), "--scripted-hang-s", "30")
 
@@ -38,7 +38,7 @@ async def start_streams(stack: RoleStack) -> tuple[list[Stream], list[asyncio.Ta
         for stream, body in zip(streams, bodies, strict=True)
     ]
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
     return streams, tasks
 
 
@@ -118,7 +118,7 @@ async def test_a_frontend_leaves_in_time_and_its_streams_resume(
     async with httpx.AsyncClient() as idle:  # its connection stays open
         assert (await idle.get(f"{url}/health/live")).status_code == 200
         for stream in streams:
-            await stream.wait_for_tokens(20)
+            await stream.wait_for_tokens(10)
         if num_signals == 2:
             leaving.process.terminate()
             assert all(await asyncio.gather(*(stream.moves() for stream in streams)))

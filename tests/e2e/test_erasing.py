@@ -210,13 +210,13 @@ async def test_a_running_request_is_ended_and_what_others_have_a_part_in_is_told
 ) -> None:
     alice, bob = ({"Authorization": f"Bearer {name}"} for name in TENANTS)
     mine, theirs = Stream(), Stream()
-    body = completion_body(max_tokens=1000)
+    body = completion_body(max_tokens=500)
     reading = [
         asyncio.create_task(stream.post(stack.url(), body | {"seed": seed}, **headers))
         for seed, (stream, headers) in enumerate(((mine, alice), (theirs, bob)))
     ]
-    await mine.wait_for_tokens(20)
-    await theirs.wait_for_tokens(20)
+    await mine.wait_for_tokens(10)
+    await theirs.wait_for_tokens(10)
     async with httpx.AsyncClient(base_url=stack.url(), timeout=30) as http:
         stranger = await http.delete(f"/v1/streams/{mine.rid}", headers=bob)
         assert stranger.status_code == 404
@@ -248,7 +248,7 @@ async def test_a_running_request_is_ended_and_what_others_have_a_part_in_is_told
 
 async def test_a_batch_under_way_is_erased_and_its_driver_stops(stack: RoleStack) -> None:
     url = f"{stack.url()}/v1"
-    lines = (line(i, model=MODEL_NAME, prompt="Once", max_tokens=200) for i in range(40))
+    lines = (line(i, model=MODEL_NAME, prompt="Once", max_tokens=100) for i in range(40))
     async with AsyncOpenAI(base_url=url, api_key="alice", timeout=60) as client:
         await until(client, await create(client, jsonl(*lines)), "in_progress")
         told = await erase(stack, "--tenant", "alice")

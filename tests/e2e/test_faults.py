@@ -26,7 +26,9 @@ from tests.time_to_err import time_to_err
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 200
+NUM_TOKENS = 100
+# What is said undisturbed of so many tokens, by the workers of whatever test.
+EXPECTED: dict[int, list[str]] = {}
 
 
 @pytest.fixture
@@ -40,10 +42,12 @@ def token_range(low: int, high: int) -> list[str]:
 
 
 async def expected_texts(stack: RoleStack, num_tokens: int = NUM_TOKENS) -> list[str]:
+    if num_tokens in EXPECTED:
+        return EXPECTED[num_tokens]
     streams = await asyncio.gather(
         *(run_stream(stack.url(), seed=seed, max_tokens=num_tokens) for seed in range(NUM_STREAMS))
     )
-    texts = [stream.text for stream in streams]
+    texts = EXPECTED[num_tokens] = [stream.text for stream in streams]
     assert len(set(texts)) == NUM_STREAMS, "the streams must differ to be told apart"
     return texts
 
@@ -57,7 +61,7 @@ class Disturbed:
         self._url = stack.url()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, num_tokens: int = 40) -> None:
+    async def start(self, num_tokens: int = 20) -> None:
         self._tasks = [
             asyncio.create_task(
                 stream.post(self._url, completion_body(seed=seed, max_tokens=self._num_tokens))
@@ -194,7 +198,7 @@ async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
     for _ in range(2):
         stack.start_worker(*SCRIPTED)
     await stack.wait_ready(2)
-    num_tokens = 700
+    num_tokens = 350
     expected = await expected_texts(stack, num_tokens)
     disturbed = Disturbed(stack, num_tokens)
     await disturbed.start()
@@ -206,7 +210,7 @@ async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
     for stream in disturbed.streams:
         if workers[stream.rid] == frozen_name:
             await until_elsewhere(stack, stream, frozen_name)
-            await stream.wait_for_tokens(stream.position + 30)
+            await stream.wait_for_tokens(stream.position + 15)
     frozen.engine().resume()
     frozen.thaw()
     await disturbed.finish()
@@ -230,24 +234,24 @@ async def test_tokens_of_a_woken_worker_never_mix_with_its_successors(stack: Rol
     await stack.wait_ready(2)
     streams = [IdStream() for _ in range(NUM_STREAMS)]
     running = [
-        asyncio.create_task(stream.post(stack.url(), seed, num_tokens=700))
+        asyncio.create_task(stream.post(stack.url(), seed, num_tokens=350))
         for seed, stream in enumerate(streams)
     ]
     for stream in streams:
-        await stream.wait_for_ids(40)
+        await stream.wait_for_ids(20)
     (number,) = [place for place, ids in enumerate(ranges) if streams[0].ids[-1] in ids]
     frozen, own_ids = workers[number], ranges[number]
     frozen.freeze()
     frozen.engine().suspend()
     for stream in [stream for stream in streams if stream.ids[-1] in own_ids]:
         await stream.wait_for_id_of(ranges[1 - number])
-        await stream.wait_for_ids(len(stream.ids) + 60)
+        await stream.wait_for_ids(len(stream.ids) + 30)
     frozen.engine().resume()
     frozen.thaw()
     async with asyncio.timeout(60):
         await asyncio.gather(*running)
     for stream in streams:
-        assert len(stream.ids) == 700
+        assert len(stream.ids) == 350
         makers = [token_id in own_ids for token_id in stream.ids]
         assert makers == sorted(makers, reverse=True), "tokens of the frozen worker came again"
         assert stream.finish_type == "length"
@@ -300,8 +304,8 @@ async def test_a_client_that_goes_away_ends_its_request(stack: RoleStack) -> Non
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)
     stream = Stream()
-    running = asyncio.create_task(stream.post(stack.url(), completion_body(max_tokens=800)))
-    await stream.wait_for_tokens(10)
+    running = asyncio.create_task(stream.post(stack.url(), completion_body(max_tokens=400)))
+    await stream.wait_for_tokens(5)
     assert await stack.num_queued() == 1
     running.cancel()
     gone_at = time.monotonic()
@@ -313,7 +317,7 @@ async def test_a_client_that_goes_away_ends_its_request(stack: RoleStack) -> Non
 async def test_a_non_streaming_client_that_goes_away_ends_its_request(stack: RoleStack) -> None:
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)
-    body = completion_body(max_tokens=800, stream=False)
+    body = completion_body(max_tokens=400, stream=False)
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post(f"{stack.url()}/v1/completions", json=body, timeout=1)

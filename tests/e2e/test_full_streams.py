@@ -16,7 +16,7 @@ from detok.replay_desk import read_done
 from shared.broker.piece_chain import PieceChain
 from shared.protocol.finish import FinishReason
 from shared.storage.stream_room import ADMISSION_MARK, ENGINE_MARK
-from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
+from tests.e2e.role_stack import MODEL_NAME, RoleStack, scripted
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.stream_limits import fill, set_limit, usage
 
@@ -36,7 +36,7 @@ ROOMY = 1 << 30
 async def ready_stack(folder: Path) -> AsyncIterator[tuple[RoleStack, httpx.AsyncClient]]:
     limits = httpx.Limits(max_connections=200)
     async with RoleStack(folder) as stack:
-        stack.start_worker(*SCRIPTED, "--max-running", "128")
+        stack.start_worker(*scripted(0.01), "--max-running", "128")
         await stack.wait_ready(1)
         async with httpx.AsyncClient(base_url=stack.url(), timeout=60, limits=limits) as client:
             yield stack, client

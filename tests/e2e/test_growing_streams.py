@@ -10,15 +10,13 @@ import httpx
 import pytest
 
 from frontend.text.event_id import parse_event_id
-from tests.e2e.role_stack import SCRIPTED, TOKEN_S, RoleProcess, RoleStack
+from tests.e2e.role_stack import SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import http_client
 from tests.frontend.sse import SseEvent, sse_events
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
 PARAMS = {"max_new_tokens": 250, "ignore_eos": True, "temperature": 0.8}
-# A client that a busy machine keeps waiting has not received all by the time of the second kill.
-SLOW = [str(2 * TOKEN_S) if flag == str(TOKEN_S) else flag for flag in SCRIPTED]
 BODY: dict[str, Any] = {
     "text": ["Once upon a time", "A dragon"],
     "sampling_params": [{**PARAMS, "seed": 1}, {**PARAMS, "seed": 2}],
@@ -29,7 +27,7 @@ BODY: dict[str, Any] = {
 async def test_they_grow_as_if_nothing_had_happened(tmp_path: Path) -> None:
     async with RoleStack(tmp_path, "--ack-wait-s", "3") as stack:
         first, second = stack.roles[0], stack.start_frontend()
-        worker, _ = stack.start_worker(*SLOW), stack.start_worker(*SLOW)
+        worker, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
         await stack.wait_ready(2)
         async with http_client() as client:
             expected = (await client.post(f"{stack.url(second)}/generate", json=BODY)).json()

@@ -16,7 +16,7 @@ from tests.e2e.streams import Stream, completion_body, run_stream
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 200
+NUM_TOKENS = 100
 HANG_TOKEN = 77
 HANG_S = 2.0
 EXIT_HUNG = 70
@@ -50,7 +50,7 @@ async def test_a_stopped_engine_process_is_left_and_its_streams_go_on(stack: Rol
     streams = [Stream() for _ in range(NUM_STREAMS)]
     tasks = await run_streams(stack.url(), streams)
     for stream in streams:
-        await stream.wait_for_tokens(30)
+        await stream.wait_for_tokens(15)
     engine = first.engine()
     engine.suspend()
     stack.start_worker(*SCRIPTED)
@@ -79,7 +79,7 @@ async def test_a_request_that_hangs_engines_is_poison(tmp_path: Path) -> None:
         streams = [Stream() for _ in range(NUM_STREAMS)]
         tasks = await run_streams(url, streams)
         for stream in streams:
-            await stream.wait_for_tokens(20)
+            await stream.wait_for_tokens(10)
         body = completion_body(prompt=[300, HANG_TOKEN], max_tokens=5, stream=False)  # type: ignore[arg-type]
         async with httpx.AsyncClient(timeout=120) as client:
             response = await client.post(f"{url}/v1/completions", json=body)

@@ -86,7 +86,7 @@ async def test_a_worker_tells_how_it_is(stack: RoleStack) -> None:
     await asyncio.to_thread(stack.nats.start)
     await until(port, "ready", 200)
 
-    async with streaming(stack, max_tokens=2000) as stream:
+    async with streaming(stack, max_tokens=1000) as stream:
         await stream.wait_for_tokens(5)
         worker.process.terminate()
         await until_why(port, "ready", "the worker is draining")

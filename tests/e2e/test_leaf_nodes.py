@@ -17,7 +17,7 @@ from tests.leaf_nodes import DOMAIN, DomainServer, Hub
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 300
+NUM_TOKENS = 150
 DOWN_S = 2.0
 
 
@@ -65,7 +65,7 @@ async def test_streams_outlive_the_leaf_and_the_hub(stack: RoleStack, leaf: Doma
             for seed, stream in enumerate(streams)
         ]
         for stream in streams:
-            await stream.wait_for_tokens(20)
+            await stream.wait_for_tokens(10)
         server.kill()
         await asyncio.sleep(DOWN_S)
         await asyncio.to_thread(server.start)

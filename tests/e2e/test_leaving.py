@@ -77,4 +77,4 @@ class _Running(NatsServer):
 async def _read(stack: RoleStack) -> None:
     """A stream that runs meanwhile, to whatever end."""
     with contextlib.suppress(httpx.HTTPError, AssertionError):
-        await run_stream(stack.url(), max_tokens=900)
+        await run_stream(stack.url(), max_tokens=450)

@@ -78,7 +78,7 @@ async def test_a_worker_that_has_seen_more_than_is_left_ends_and_a_new_one_serve
     expected = await run_stream(stack.url(), max_tokens=20, seed=1)
     await copy_store(stack, tmp_path / "earlier")
     await stack.wait_ready(1)
-    await run_stream(stack.url(), max_tokens=200, seed=2)
+    await run_stream(stack.url(), max_tokens=100, seed=2)
     await put_back(stack, tmp_path / "earlier")
     async with supervised_detok(stack):  # it ends as the worker does, or has begun anew by itself
         await stack.wait_until(lambda: not worker.is_alive, 40)
@@ -91,7 +91,7 @@ async def test_a_worker_that_has_seen_more_than_is_left_ends_and_a_new_one_serve
 
 async def begin(stack: RoleStack, num_tokens: int) -> tuple[Stream, asyncio.Task[None]]:
     stream = Stream()
-    body = completion_body(max_tokens=2000, seed=5)
+    body = completion_body(max_tokens=1000, seed=5)
     reading = asyncio.create_task(stream.post(stack.url(), body, **{"X-Resume-Grace": "30"}))
     await stream.wait_for_tokens(num_tokens)
     return stream, reading
@@ -103,10 +103,10 @@ async def test_a_stream_whose_text_was_lost_ends_in_an_error_and_is_never_splice
     """Its worker and its detokenizer die as well, so that nobody but its client knows the rest."""
     worker = stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)
-    stream, reading = await begin(stack, 40)
+    stream, reading = await begin(stack, 20)
     await copy_store(stack, tmp_path / "earlier")
     num_kept = stream.position
-    await stream.wait_for_tokens(num_kept + 200)
+    await stream.wait_for_tokens(num_kept + 100)
     worker.kill()
     detok_of(stack).kill()
     shown = stream.text
@@ -118,7 +118,7 @@ async def test_a_stream_whose_text_was_lost_ends_in_an_error_and_is_never_splice
     assert stream.error["code"] == "records_lost"
     assert not stream.is_done
     assert stream.text.startswith(shown)
-    assert len(stream.text) < len(shown) + 200, "it went on with another text"
+    assert len(stream.text) < len(shown) + 100, "it went on with another text"
 
 
 async def test_a_request_that_was_lost_is_told_of(stack: RoleStack, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_a_request_that_was_lost_is_told_of(stack: RoleStack, tmp_path: Pa
     await stack.wait_ready(1)
     await copy_store(stack, tmp_path / "earlier")
     await stack.wait_ready(1)
-    stream, reading = await begin(stack, 40)
+    stream, reading = await begin(stack, 20)
     worker.kill()
     queued = Stream()
     waiting = asyncio.create_task(queued.post(stack.url(), completion_body(seed=6)))

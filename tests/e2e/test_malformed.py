@@ -25,7 +25,7 @@ from tests.nats_server import free_port
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 900
+NUM_TOKENS = 450
 POOL = pool_slug(MODEL_NAME)
 BOMBS_A_SUBJECT = 2
 MAX_LOG_LINE = 4000
@@ -106,7 +106,7 @@ async def test_garbage_on_every_subject_harms_nobody(stack: RoleStack) -> None:
         for seed, stream in enumerate(streams)
     ]
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
     num_sent = await disturb(stack)
     assert num_sent > 1000
     async with asyncio.timeout(120):
@@ -222,12 +222,12 @@ async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: 
         if seed
     ]
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
         await spoil(stream.rid)
     first.kill()
     second = stack.start_worker(*SCRIPTED)
     for stream in streams:
-        await stream.wait_for_tokens(stream.position + 20)
+        await stream.wait_for_tokens(stream.position + 10)
         await spoil(stream.rid)
     third = stack.start_worker(*SCRIPTED)
     await stack.wait_until(lambda: "engine_ready" in third.log)
@@ -243,7 +243,7 @@ async def test_garbage_in_the_ownership_logs_of_requests_changes_nothing(stack: 
     aborted = Stream()
     body = completion_body(seed=9, max_tokens=NUM_TOKENS)
     task = asyncio.create_task(aborted.post(stack.url(), body))
-    await aborted.wait_for_tokens(20)
+    await aborted.wait_for_tokens(10)
     await spoil(aborted.rid)
     async with httpx.AsyncClient() as client:
         await client.post(f"{stack.url()}/abort_request", json={"rid": aborted.rid})

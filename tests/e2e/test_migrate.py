@@ -20,8 +20,8 @@ from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
-NUM_TOKENS = 120
-NUM_LONG_TOKENS = 1500  # 15 s
+NUM_TOKENS = 60
+NUM_LONG_TOKENS = 750  # 15 s
 NUM_STREAMS = 4
 
 
@@ -114,7 +114,7 @@ async def test_a_service_moves_while_streams_run(stack: RoleStack, users: NatsUs
         )
         for i, stream in enumerate(streams)
     ]
-    await streams[0].wait_for_tokens(20)
+    await streams[0].wait_for_tokens(10)
     tasks[0].cancel()  # its client comes back when the service has moved
     returned, said = await migrate(stack.nats.url, *as_admin, "--num-partitions", "2")
     assert returned == 0, said
@@ -172,7 +172,7 @@ async def test_the_last_worker_of_the_old_side_dies_and_another_comes_back(tmp_p
         running = asyncio.create_task(
             stream.post(stack.url(), completion_body(seed=1, max_tokens=NUM_LONG_TOKENS))
         )
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
         stack.start_worker(*SCRIPTED)  # finds nothing to do on the old side
         await stack.wait_ready(2)
         returned, said = await migrate(stack.nats.url, "--no-wait")

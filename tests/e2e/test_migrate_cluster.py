@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 NUM_STREAMS = 4
-NUM_LONG_TOKENS = 1500  # longer than servers take to choose a leader
+NUM_LONG_TOKENS = 750  # longer than servers take to choose a leader
 MAX_RUNS = 10
 
 

@@ -25,9 +25,9 @@ from tests.nats_cluster import ClusteredServer, NatsCluster
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 400  # 4 s
+NUM_TOKENS = 200  # 4 s
 ELECTION_S = 20.0  # servers choose a new leader after 4 to 9 s without one
-NUM_LONG_TOKENS = 1500  # longer than that
+NUM_LONG_TOKENS = 750  # longer than that
 LED = ("the token log", "the queue", "jetstream", "the heartbeats", "the leases")
 
 
@@ -134,7 +134,7 @@ async def start_streams(
         for seed, stream in enumerate(streams)
     ]
     for stream in streams:
-        await stream.wait_for_tokens(30)
+        await stream.wait_for_tokens(15)
     assert not any(stream.is_done for stream in streams), "too late to disturb them"
     return streams, tasks
 

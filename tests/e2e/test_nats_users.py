@@ -95,7 +95,7 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
     await stack.wait_ready(3)
 
     # A stream that goes on at another frontend.
-    stream = await run_stream(stack.url(), seed=1, max_tokens=60)
+    stream = await run_stream(stack.url(), seed=1, max_tokens=30)
     again = Stream(last_event_id=f"{stream.rid}.0.0.00000000")
     await again.resume(stack.url(other))
     assert again.text == stream.text
@@ -148,14 +148,14 @@ async def test_streams_keys_resumes_offers_clients_and_long_prompts(
         assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "in.jsonl").read_bytes()
 
     # A worker dies: its requests are handed back, and read from the log by the other one.
-    expected = [await run_stream(stack.url(), seed=seed, max_tokens=150) for seed in range(4)]
+    expected = [await run_stream(stack.url(), seed=seed, max_tokens=75) for seed in range(4)]
     streams = [Stream() for _ in expected]
     running = [
-        asyncio.create_task(stream.post(stack.url(), completion_body(seed=seed, max_tokens=150)))
+        asyncio.create_task(stream.post(stack.url(), completion_body(seed=seed, max_tokens=75)))
         for seed, stream in enumerate(streams)
     ]
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
     first.kill()
     await asyncio.wait_for(asyncio.gather(*running), 60)
     assert [stream.text for stream in streams] == [stream.text for stream in expected]

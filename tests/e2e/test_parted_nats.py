@@ -21,7 +21,7 @@ from tests.time_to_err import time_to_err
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 1500  # 15 s
+NUM_TOKENS = 750  # 15 s
 ELECTION_S = 9.0  # at most, as NATS does it
 SILENCE_S = 5.0  # beyond
 
@@ -48,7 +48,7 @@ async def test_streams_go_on_by_way_of_another_server(tmp_path: Path) -> None:
             for seed, stream in enumerate(streams)
         ]
         for stream in streams:
-            await stream.wait_for_tokens(30)
+            await stream.wait_for_tokens(15)
         cut = server_of("frontend", nats)
         nats.isolate(cut)
         cut_at = time.monotonic()

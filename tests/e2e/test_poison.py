@@ -62,18 +62,18 @@ async def test_poison_ends_and_its_neighbours_do_not_notice(stack: LocalStack) -
     """Two workers, two kinds of poison at once: suspects meet, and crashes have two culprits."""
     streams = [Stream() for _ in range(NUM_STREAMS)]
     innocent = [
-        asyncio.create_task(stream.post(url(stack), completion_body(seed=seed, max_tokens=400)))
+        asyncio.create_task(stream.post(url(stack), completion_body(seed=seed, max_tokens=200)))
         for seed, stream in enumerate(streams)
     ]
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
     responses = await asyncio.gather(
         post_poison(stack, ENGINE_POISON), post_poison(stack, WORKER_POISON)
     )
     async with asyncio.timeout(60):
         await asyncio.gather(*innocent)
     undisturbed = await asyncio.gather(
-        *(run_stream(url(stack), seed=seed, max_tokens=400) for seed in range(NUM_STREAMS))
+        *(run_stream(url(stack), seed=seed, max_tokens=200) for seed in range(NUM_STREAMS))
     )
     assert [stream.text for stream in streams] == [stream.text for stream in undisturbed]
     assert all(stream.is_done and stream.error is None for stream in streams)

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-NUM_TOKENS = 60
+NUM_TOKENS = 30
 CANDIDATE = "candidate"
 
 

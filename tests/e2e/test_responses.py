@@ -14,7 +14,7 @@ from tests.frontend.response_events import check_events, check_response, events_
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_TOKENS = 700  # seven seconds: long enough for an orphan to be ended
+NUM_TOKENS = 350  # seven seconds: long enough for an orphan to be ended
 BODY: dict[str, Any] = {
     "model": MODEL_NAME,
     "input": "Once upon a time",

@@ -103,13 +103,13 @@ async def test_every_stream_has_one_revision_and_nobody_waits_in_vain(
     wide = copy_checkpoint(tmp_path / "wide", hidden_size=512)
     with pytest.raises(ConfigError, match="hidden_size is 512, the served model has 256"):
         await update(stack, wide)
-    old = await texts(stack, 60)
+    old = await texts(stack, 30)
     seen: list[list[str]] = [[] for _ in range(NUM_STREAMS)]
     is_over = asyncio.Event()
 
     async def keep_asking(seed: int) -> None:
         while not is_over.is_set():
-            stream = await run_stream(stack.url(), seed=seed, max_tokens=60)
+            stream = await run_stream(stack.url(), seed=seed, max_tokens=30)
             seen[seed].append(stream.text)
 
     asking = [asyncio.create_task(keep_asking(seed)) for seed in range(NUM_STREAMS)]
@@ -119,7 +119,7 @@ async def test_every_stream_has_one_revision_and_nobody_waits_in_vain(
     await asyncio.gather(*asking)
     assert (len(result.updated), result.failed) == (2, {})
     assert {card.revision for card in await cards(stack)} == {result.revision}
-    new = await texts(stack, 60)
+    new = await texts(stack, 30)
     assert not set(old) & set(new)
     for seed, made in enumerate(seen):
         assert set(made) <= {old[seed], new[seed]}
@@ -135,10 +135,10 @@ async def test_what_is_handed_over_in_the_middle_goes_on_with_the_old_weights(
     for _ in range(2):
         start_worker(stack)
     await stack.wait_ready(2)
-    old = await texts(stack, 300)
-    streams, tasks = start_streams(stack, 300)
+    old = await texts(stack, 150)
+    streams, tasks = start_streams(stack, 150)
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
     # The first worker waits for nothing; the second has them all then.
     first = (await cards(stack))[0].worker
     result = await update(stack, new_model, workers=(first,), finish_timeout_s=0.0)
@@ -152,10 +152,10 @@ async def test_a_worker_killed_while_it_is_updated(stack: RoleStack, new_model: 
     """Its streams go on with the old weights; whoever takes its place has the new ones."""
     workers = [start_worker(stack) for _ in range(2)]
     await stack.wait_ready(2)
-    old = await texts(stack, 250)
-    streams, tasks = start_streams(stack, 250)
+    old = await texts(stack, 125)
+    streams, tasks = start_streams(stack, 125)
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
     updating = asyncio.create_task(update(stack, new_model, finish_timeout_s=60.0))
     card = await until_state(stack, WorkerState.UPDATING)
     next(worker for worker in workers if worker.pid == card.pid).kill()
@@ -173,12 +173,12 @@ async def test_without_a_worker_of_their_revision_streams_end_with_an_error(
 ) -> None:
     workers = [start_worker(stack) for _ in range(2)]
     await stack.wait_ready(2)
-    old = await texts(stack, 250)
+    old = await texts(stack, 125)
     await update(stack, new_model, workers=((await cards(stack))[0].worker,))
     [card] = [card for card in await cards(stack) if card.num_updates == 0]
-    streams, tasks = start_streams(stack, 250)
+    streams, tasks = start_streams(stack, 125)
     for stream in streams:
-        await stream.wait_for_tokens(20)
+        await stream.wait_for_tokens(10)
     next(worker for worker in workers if worker.pid == card.pid).kill()
     await asyncio.gather(*tasks)
     errors = [stream.error for stream in streams if stream.error is not None]
@@ -199,21 +199,21 @@ async def test_the_command_dies_in_the_middle_and_is_run_again(
     for _ in range(2):
         start_worker(stack)
     await stack.wait_ready(2)
-    old = await texts(stack, 100)
+    old = await texts(stack, 50)
     argv = [sys.executable, "-m", "jetflock", "admin", "update-weights", str(new_model)]
     argv += ["--nats-url", stack.nats.url]
     command = await asyncio.create_subprocess_exec(*argv, cwd=REPOSITORY)
     await until_state(stack, WorkerState.UPDATING)
     command.kill()
     await command.wait()
-    await texts(stack, 100)  # it serves
+    await texts(stack, 50)  # it serves
     again = await asyncio.to_thread(
         subprocess.run, argv, cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert again.returncode == 0, again.stderr
     revision = read_checkpoint(new_model).revision
     assert {card.revision for card in await cards(stack)} == {revision}
-    assert not set(await texts(stack, 100)) & set(old)
+    assert not set(await texts(stack, 50)) & set(old)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 NUM_STREAMS = 4
-NUM_TOKENS = 200
+NUM_TOKENS = 100
 RUNS_S, STANDS_S = 0.05, 0.45
 PATIENCE_S = 120.0
 

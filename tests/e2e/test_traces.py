@@ -139,9 +139,9 @@ async def test_a_released_request_goes_on_in_its_trace_and_a_resumed_stream_link
     recorder, stream = roles.recorder, Stream()
     url = f"http://127.0.0.1:{frontend.process.port}"
     reading = asyncio.create_task(
-        stream.post(url, completion_body(max_tokens=150), traceparent=SAMPLED)
+        stream.post(url, completion_body(max_tokens=75), traceparent=SAMPLED)
     )
-    await stream.wait_for_tokens(20)
+    await stream.wait_for_tokens(10)
     second = await roles.start_worker()
     first.shutdown.ask()
     await reading

@@ -21,7 +21,7 @@ NUM_STREAMS = 4
 BODY: dict[str, Any] = {
     "model": MODEL_NAME,
     "prompt": "Once upon a time",
-    "max_tokens": 800,
+    "max_tokens": 400,
     "ignore_eos": True,
     "stream": True,
 }

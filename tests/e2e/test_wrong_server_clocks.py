@@ -32,7 +32,7 @@ WRONG, RIGHT = "n1", "n2"
 BODY: dict[str, Any] = {
     "model": MODEL_NAME,
     "prompt": "Once upon a time",
-    "max_tokens": 400,
+    "max_tokens": 200,
     "ignore_eos": True,
     "seed": 7,
 }

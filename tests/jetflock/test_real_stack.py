@@ -26,7 +26,7 @@ from tests.worker.checkpoints import DEMO_MODEL
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
-TOKEN_S = 0.01
+TOKEN_S = 0.02
 SCRIPTED = (
     "--scripted",
     *("--scripted-token-s", str(TOKEN_S)),
@@ -138,7 +138,7 @@ def test_the_load_generator(stack: LocalStack, tmp_path: Path, endpoint: str) ->
 @pytest.mark.parametrize("role", ["worker", "frontend", "detok", "nats-server"])
 async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role: str) -> None:
     async with Client(scripted_stack.nats_url) as client:
-        params: dict[str, Any] = {"max_tokens": 200, "seed": 7, "ignore_eos": True}
+        params: dict[str, Any] = {"max_tokens": 100, "seed": 7, "ignore_eos": True}
         params |= {"logprobs": 2, "prompt_logprobs": 1}
         expected = await client.generate_async("Once upon a time", **params)
         job = client.generate_async("Once upon a time", **params)
@@ -167,7 +167,7 @@ async def test_a_stream_survives_the_order_to_kill_its_worker(scripted_stack: Lo
                 return found[0]
 
     async with Client(scripted_stack.nats_url) as client:
-        params: dict[str, Any] = {"max_tokens": 1000, "seed": 8, "ignore_eos": True}
+        params: dict[str, Any] = {"max_tokens": 500, "seed": 8, "ignore_eos": True}
         job = client.generate_async("Once upon a time", **params)
         await anext(aiter(job))
         busy = await busy_worker()
@@ -214,14 +214,14 @@ def test_kill_9_leaves_nobody_behind_and_the_next_start_goes_on(tmp_path: Path) 
         stack.process.wait()
         wait_until(lambda: not any_alive(tree), timeout_s=3)
         stack.start().wait_ready(60)
-        assert asyncio.run(num_tokens_of(stack.nats_url, request_id)) == 300
+        assert asyncio.run(num_tokens_of(stack.nats_url, request_id)) == 150
     finally:
         stack.kill()
 
 
 async def submit_one(url: str) -> str:
     async with Client(url) as client:
-        job = client.generate_async("Once", max_tokens=300, ignore_eos=True)
+        job = client.generate_async("Once", max_tokens=150, ignore_eos=True)
         await anext(aiter(job))
         return job.request_id
 

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 OLD, NEW = "previous", "today"
-NUM_SHORT, NUM_LONG = 12, 250  # tokens
+NUM_SHORT, NUM_LONG = 12, 125  # tokens
 NUM_STREAMS = 4
 MAX_ROUNDS = 25
 

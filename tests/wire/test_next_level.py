@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 NOW, NEXT = "today", "next"
-NUM_TOKENS = 150
+NUM_TOKENS = 75
 NUM_STREAMS = 4
 CONFIG_ERROR = 2
 
