@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import runpy
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +19,12 @@ from typing import Any
 import msgspec
 
 from bench.chaos.cases import DIVERGENT_SEED, POISON_SEED
+from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import AddRequest
 
 HOOKS_VARIABLE = "CHAOS_HOOKS"
 LATE_S = 3.0
+PACE_S = 0.03
 
 
 def divergent_runs() -> None:
@@ -122,24 +126,44 @@ def no_replay() -> None:
     replayer.due_at = lambda stream: float("inf")
 
 
-HOOKS: dict[str, tuple[tuple[str, ...], Callable[[], None]]] = {  # whose they are
-    "divergent": (("worker",), divergent_runs),
-    "poison": (("worker",), poison_runs),
-    "fencing": (("worker", "detok"), no_fencing),
-    "late": (("worker",), late_successors),
-    "lossy": (("worker",), lossy_log),
-    "resend": (("worker",), no_resend),
-    "replay": (("frontend",), no_replay),
+def hooked_engine() -> None:
+    """A worker's engine is a role, too: its first argument is the number of its socket."""
+    EngineConfig.program = "bench.chaos.role"
+
+
+def paced_steps() -> None:
+    """Streams last while something strikes, and leave the machine to others meanwhile."""
+    from worker.engine.loop.command_loop import CommandLoop
+
+    step = CommandLoop._step
+
+    def step_late(self: CommandLoop) -> None:
+        time.sleep(PACE_S)
+        step(self)
+
+    CommandLoop._step = step_late  # type: ignore[method-assign]
+
+
+HOOKS: dict[str, dict[str, Callable[[], None]]] = {  # by the roles that have them
+    "divergent": {"worker": divergent_runs},
+    "poison": {"worker": poison_runs},
+    "fencing": {"worker": no_fencing, "detok": no_fencing},
+    "late": {"worker": late_successors},
+    "lossy": {"worker": lossy_log},
+    "resend": {"worker": no_resend},
+    "replay": {"frontend": no_replay},
+    "paced": {"worker": hooked_engine, "engine": paced_steps},
 }
 
 
 def main() -> None:
     """Put the hooks in, become the role."""
-    role = sys.argv.pop(1)
+    role = "engine" if sys.argv[1].isdigit() else sys.argv.pop(1)
     for name in os.environ.get(HOOKS_VARIABLE, "").split():
-        roles, put_in = HOOKS[name]
-        if role in roles:
-            put_in()
+        if role in HOOKS[name]:
+            HOOKS[name][role]()
+    if role == "engine":
+        runpy.run_module("worker.engine", run_name="__main__", alter_sys=True)
     importlib.import_module(f"{role}.__main__").PROGRAM.run()
 
 

@@ -33,11 +33,16 @@ PLAN = SuitePlan(
     max_tokens=160,
     num_mixed=0,
     settle_s=(0.0, 0.5),
+    flock=FlockPlan(ack_wait_s=3.0, hooks=("divergent", "paced")),
+)
+BUSY_PLAN = replace(
+    PLAN,
+    num_clients=16,
+    num_cases=22,
+    max_tokens=300,
+    num_mixed=2,
     flock=FlockPlan(ack_wait_s=3.0),
 )
-
-
-BUSY_PLAN = replace(PLAN, num_clients=16, num_cases=22, max_tokens=300, num_mixed=2)
 
 
 def run_plan(folder: Path, plan: SuitePlan) -> Ledger:
