@@ -78,9 +78,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def two_ranks(checkpoint: Path) -> AsyncIterator[tuple[EngineProcess, Listener]]:
+async def several_ranks(
+    checkpoint: Path, **changes: Any
+) -> AsyncIterator[tuple[EngineProcess, Listener]]:
     listener = Listener()
-    config = EngineConfig(model_path=str(checkpoint), **CONFIG)
+    config = EngineConfig(model_path=str(checkpoint), **CONFIG | changes)
     engine = EngineProcess(config, listener.on_event, listener.on_exit)
     await engine.start()
     try:
@@ -131,7 +133,7 @@ async def give_the_tokens_of_one(checkpoint: Path, tmp_path: Path) -> None:
     alone = GpuRig(checkpoint, None, max_loras=2)
     expected = alone.run(*loads, *adds)
     assert len({str(expected[200 + idx]) for idx in range(len(ADAPTERS))}) == len(ADAPTERS)
-    async with two_ranks(checkpoint) as (engine, listener):
+    async with several_ranks(checkpoint) as (engine, listener):
         for load in loads:
             engine.send(load)
         for add in adds:
@@ -156,7 +158,7 @@ async def give_the_tokens_of_one(checkpoint: Path, tmp_path: Path) -> None:
 
 async def end_together(checkpoint: Path, _: Path) -> None:
     """In the middle of its steps: the worker sees it exit, and starts another one."""
-    async with two_ranks(checkpoint) as (engine, listener):
+    async with several_ranks(checkpoint) as (engine, listener):
         engine.send(make_add(1, random_prompt(9, 1), max_tokens=400, ignore_eos=True))
         await listener.until_event(StepOutput)
         follower_of(engine).kill()
@@ -168,7 +170,7 @@ async def tell_what_none_can_load(checkpoint: Path, tmp_path: Path) -> None:
     """By rank 0, whichever rank finds out first."""
     (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
     save_file({"model.embed_tokens.weight": torch.zeros(301, 48)}, tmp_path / "model.safetensors")
-    async with two_ranks(tmp_path) as (engine, listener):
+    async with several_ranks(tmp_path) as (engine, listener):
         assert await engine.wait() == 1
     failed = listener.events[-1]
     assert isinstance(failed, EngineFailed)
@@ -189,6 +191,26 @@ def run_story(story: Story, checkpoint: Path, folder: Path) -> None:
 )
 def test_two_ranks(story: Story, checkpoint: Path, tmp_path: Path) -> None:
     call_forked(run_story, story, checkpoint, tmp_path, timeout_s=100)
+
+
+async def give_the_tokens_of_one_by_four(checkpoint: Path, _: Path) -> None:
+    """With fewer heads of keys and values."""
+    adds = [
+        make_add(run_id, random_prompt(20 * run_id, run_id), max_tokens=30, ignore_eos=True)
+        for run_id in range(1, 5)
+    ]
+    expected = GpuRig(checkpoint, None).run(*adds)
+    async with several_ranks(checkpoint, tp=4, dtype="float32") as (engine, listener):
+        for add in adds:
+            engine.send(add)
+        await listener.until_finished(*expected)
+    assert tokens_of(listener.events) == expected
+
+
+@pytest.mark.nightly
+def test_four_ranks(tmp_path: Path) -> None:
+    checkpoint = save_tiny_llama(tmp_path, num_attention_heads=8, num_key_value_heads=2)
+    call_forked(run_story, give_the_tokens_of_one_by_four, checkpoint, tmp_path, timeout_s=300)
 
 
 @pytest.mark.nightly
