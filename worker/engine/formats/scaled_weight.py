@@ -71,14 +71,21 @@ class ScaledWeight:
         """The same with scales of each row, for a weight of two dimensions."""
         if self.block_rows == 1:
             return self
-        return self.with_rows(torch.arange(self.stored.shape[0]))
+        return self._with(self.stored, torch.arange(self.stored.shape[0]))
 
     def with_rows(self, rows: torch.Tensor) -> ScaledWeight:
         """These rows of a weight of two dimensions, with scales of each."""
-        blocks, stored = rows // self.block_rows, self.stored
+        stored = self.stored
+        return self._with(
+            stored.with_rows(rows) if isinstance(stored, BlockCodes) else stored[rows], rows
+        )
+
+    def _with(self, stored: torch.Tensor | BlockCodes, rows: torch.Tensor) -> ScaledWeight:
+        """`stored`: these rows of it."""
+        blocks = rows // self.block_rows
         return replace(
             self,
-            stored=stored.with_rows(rows) if isinstance(stored, BlockCodes) else stored[rows],
+            stored=stored,
             scales=self.scales[blocks],
             zeros=None if self.zeros is None else self.zeros[blocks],
             minima=None if self.minima is None else self.minima[blocks],
