@@ -1,4 +1,4 @@
-"""Codes as they lie in the blocks of a file, for who puts their bits together while it packs."""
+"""Codes as they lie in a file, for who puts their bits together while it packs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 import torch
 
 _CHUNK_BYTES = 1 << 19  # unpacked at once: what lies in a processor's own cache, with all between
+_WORD_BYTES, _WORD_NIBBLES = 4, 8
 
 
 class BitPlane(NamedTuple):
@@ -32,44 +33,62 @@ class BlockFormat(NamedTuple):
     planes: tuple[BitPlane, ...]
     zero: int = 0  # the code of the number zero: codes are numbers without signs
     flipped: int = 0  # bits of what is stored, where it has signs
+    places: tuple[int, ...] = (0,)  # where in a block the codes are of each row that shares it
 
     @property
     def num_bits(self) -> int:
         return sum(plane.num_bits for plane in self.planes)
 
     def unpack(self, rows: torch.Tensor) -> torch.Tensor:
-        """[num_rows, row_bytes] -> [num_rows, columns] uint8."""
-        blocks = rows.reshape(-1, self.num_bytes)
-        codes = torch.zeros(len(blocks), self.num_values, dtype=torch.uint8)
+        """[n, row_bytes] -> [num_rows, columns] uint8."""
+        blocks = rows.contiguous().view(torch.uint8).view(-1, self.num_bytes)
+        num_codes = self.num_values * len(self.places)
+        codes = torch.zeros(len(blocks), num_codes, dtype=torch.uint8)
         for start, num_bytes, num_bits, width, shift in self.planes:
             plane = blocks[:, start : start + num_bytes]
             codes.bitwise_or_(unpack_bits(plane, num_bits, width) << shift)
-        return codes.bitwise_xor_(self.flipped).view(len(rows), -1)
+        codes = codes.bitwise_xor_(self.flipped).view(len(rows), -1)
+        if len(self.places) == 1:
+            return codes
+        shared = codes.view(len(rows), -1, num_codes)[..., list(self.places)]
+        return shared.transpose(1, 2).reshape(-1, shared.shape[1])
 
 
 class BlockRows(NamedTuple):
     """Rows of one format."""
 
     format: BlockFormat
-    rows: torch.Tensor  # [num_rows, row_bytes] uint8, as they lie in a file
+    # [n, row_bytes] uint8, as they lie in a file; or as many words of 32 bits, which may lie apart.
+    rows: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of its codes."""
+        num_blocks = self.rows.shape[1] * self.rows.itemsize // self.format.num_bytes
+        return len(self.rows) * len(self.format.places), num_blocks * self.format.num_values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockCodes:
-    """Codes [rows, columns] that nobody has unpacked yet."""
+    """Codes [..., rows, columns] that nobody has unpacked yet."""
 
     parts: tuple[BlockRows, ...]  # one above the other
-    order: torch.Tensor  # [rows] int64: of all rows of the parts those that it has
+    order: torch.Tensor | None = None  # int64: of all rows of the parts those that it has; or all
+    num_matrices: int | None = None  # None: it is one matrix
 
     @classmethod
-    def of(cls, block_format: BlockFormat, rows: torch.Tensor) -> Self:
-        return cls((BlockRows(block_format, rows),), torch.arange(len(rows)))
+    def of(
+        cls, block_format: BlockFormat, rows: torch.Tensor, num_matrices: int | None = None
+    ) -> Self:
+        return cls((BlockRows(block_format, rows),), num_matrices=num_matrices)
 
     @property
     def shape(self) -> torch.Size:
-        (block_format, rows), *_ = self.parts
-        num_blocks = rows.shape[1] // block_format.num_bytes
-        return torch.Size((len(self.order), num_blocks * block_format.num_values))
+        num_rows = self._num_rows if self.order is None else len(self.order)
+        columns = self.parts[0].shape[1]
+        if self.num_matrices is None:
+            return torch.Size((num_rows, columns))
+        return torch.Size((self.num_matrices, num_rows // self.num_matrices, columns))
 
     @property
     def zero(self) -> int:
@@ -81,12 +100,39 @@ class BlockCodes:
         """Above the least number of all rows, itself among them."""
         return max((1 << form.num_bits) + self.zero - form.zero for form, _ in self.parts)
 
+    @property
+    def rows(self) -> torch.Tensor:
+        """`order`, whatever it is."""
+        return torch.arange(self._num_rows) if self.order is None else self.order
+
     def with_rows(self, rows: torch.Tensor) -> BlockCodes:
-        return replace(self, order=self.order[rows])
+        """Of one matrix."""
+        return replace(self, order=self.rows[rows])
+
+    def matrix(self, idx: int) -> BlockCodes:
+        """One of all, whose rows nobody has put into another order."""
+        if self.num_matrices is None:
+            return self
+        ((block_format, rows),), num_rows = self.parts, self.shape[-2]
+        return BlockCodes.of(block_format, rows[idx * num_rows : (idx + 1) * num_rows])
+
+    def lessened(self, number: int) -> BlockCodes:
+        """Each stands for a number that is so much less."""
+        parts = (
+            part._replace(format=part.format._replace(zero=part.format.zero + number))
+            for part in self.parts
+        )
+        return replace(self, parts=tuple(parts))
 
     def unpack(self) -> torch.Tensor:
         """The numbers: uint8 where all are without signs."""
-        return torch.cat([_numbers(*part) for part in self.parts])[self.order]
+        numbers = [_numbers(*part) for part in self.parts]
+        joined = torch.cat(numbers) if len(numbers) > 1 else numbers[0]
+        return (joined if self.order is None else joined[self.order]).view(self.shape)
+
+    @property
+    def _num_rows(self) -> int:
+        return sum(part.shape[0] for part in self.parts)
 
 
 def join_blocks(codes: Sequence[BlockCodes]) -> BlockCodes:
@@ -94,13 +140,35 @@ def join_blocks(codes: Sequence[BlockCodes]) -> BlockCodes:
     parts = [part for each in codes for part in each.parts]
     orders, start = [], 0
     for each in codes:
-        orders.append(each.order + start)
-        start += sum(len(part.rows) for part in each.parts)
+        orders.append(each.rows + start)
+        start += sum(part.shape[0] for part in each.parts)
     return BlockCodes(tuple(parts), torch.cat(orders))
+
+
+def nibble_codes(
+    packed: torch.Tensor, *, zero: int = 0, num_matrices: int | None = None
+) -> BlockCodes:
+    """Of [num_rows, n] int32 or uint8 in whole words, of each its lowest bits first."""
+    assert packed.shape[1] * packed.itemsize % _WORD_BYTES == 0, "a row is of whole words"
+    plane = BitPlane(0, _WORD_BYTES, 4, 1)
+    words = BlockFormat(_WORD_NIBBLES, _WORD_BYTES, (plane,), zero)
+    return BlockCodes.of(words, packed, num_matrices)
+
+
+def unpack_nibbles(packed: torch.Tensor, *, high_first: bool = False) -> torch.Tensor:
+    """[..., n] uint8 -> [..., 2 * n] uint8."""
+    wide = packed.contiguous().to(torch.int16)
+    if high_first:
+        wide = (wide >> 4).bitwise_or_(wide.bitwise_left_shift_(8))
+    else:
+        wide = (wide << 4).bitwise_or_(wide)
+    return wide.bitwise_and_(0x0F0F).view(torch.uint8)
 
 
 def unpack_bits(packed: torch.Tensor, num_bits: int, width: int) -> torch.Tensor:
     """[num_blocks, n] -> [num_blocks, n * 8 / num_bits], see `BitPlane`."""
+    if (num_bits, width) == (4, 1):
+        return unpack_nibbles(packed)
     rows, mask = packed.reshape(len(packed), -1, width), (1 << num_bits) - 1
     if width % 4 == 0:  # four bytes at once: what is shifted into the next one is masked out
         rows, mask = rows.contiguous().view(torch.int32), mask * 0x01010101
@@ -110,6 +178,6 @@ def unpack_bits(packed: torch.Tensor, num_bits: int, width: int) -> torch.Tensor
 
 
 def _numbers(block_format: BlockFormat, rows: torch.Tensor) -> torch.Tensor:
-    step = max(1, _CHUNK_BYTES // rows.shape[1])
+    step = max(1, _CHUNK_BYTES // (rows.shape[1] * rows.itemsize))
     codes = torch.cat([block_format.unpack(chunk) for chunk in torch.split(rows, step)])
     return (codes - block_format.zero).view(torch.int8) if block_format.zero else codes

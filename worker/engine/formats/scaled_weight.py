@@ -113,9 +113,12 @@ class ScaledWeight:
 
     def matrix(self, idx: int) -> ScaledWeight:
         """One of experts."""
+        stored = self.stored
         return replace(
             self,
-            stored=_matrix_of(self.codes, idx),
+            stored=stored.matrix(idx)
+            if isinstance(stored, BlockCodes)
+            else _matrix_of(stored, idx),
             scales=_matrix_of(self.scales, idx),
             zeros=None if self.zeros is None else _matrix_of(self.zeros, idx),
             minima=None if self.minima is None else _matrix_of(self.minima, idx),

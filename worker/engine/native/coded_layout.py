@@ -164,11 +164,10 @@ def _of_integers(weight: ScaledWeight, group_size: int) -> CodedLayout | None:
         return None
     if bool((zeros == zeros[0, 0]).all()):
         return _of_plain(weight.stored, scales, group_size, int(zeros[0, 0]))
-    codes = weight.codes
-    layout = _of_four_bits(codes, zeros, scales, group_size)
+    layout = _of_four_bits(weight.stored, zeros, scales, group_size)
     if layout is not None:
         return layout
-    codes = codes.to(torch.int16)
+    codes = weight.codes.to(torch.int16)
     columns = zeros.repeat_interleave(group_size, dim=1)[:, : codes.shape[1]]
     layout = _of_plain(codes - columns, scales, group_size)
     return layout or _with_minima(codes, zeros, scales, group_size)
@@ -178,8 +177,6 @@ def _of_plain(
     codes: torch.Tensor | BlockCodes, scales: torch.Tensor, group_size: int, zero: int = 0
 ) -> CodedLayout | None:
     """With one zero point for all."""
-    if isinstance(codes, BlockCodes) and zero:
-        codes = codes.unpack()
     least, largest = _range(codes)
     low, high = least - zero, largest - zero
     if low < -128 or high > 127:
@@ -188,7 +185,9 @@ def _of_plain(
         book = _book4(torch.arange(low, low + 16))
         return CodedLayout(CODES4, _above(codes, least), book, group_size, scales, None)
     book = _book8(torch.arange(_SIGN), _LONE_SIGN_INT8)
-    if isinstance(codes, torch.Tensor):
+    if isinstance(codes, BlockCodes):
+        codes = codes.lessened(zero)
+    else:
         codes = _with_signs(_lessened(codes, zero, torch.int8))
     return CodedLayout(CODES8, codes, book, group_size, scales, None)
 
@@ -228,10 +227,10 @@ def _with_minima(
 
 
 def _of_four_bits(
-    codes: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, group_size: int
+    codes: torch.Tensor | BlockCodes, zeros: torch.Tensor, scales: torch.Tensor, group_size: int
 ) -> CodedLayout | None:
     """With zero points: what is looked up is the difference, in five bits and a sign."""
-    least, largest = (int(each) for each in torch.aminmax(codes))
+    least, largest = _range(codes)
     base = -8 if least < 0 else 0
     zeros = zeros - base
     if least < base or largest - base > 15:
@@ -239,8 +238,9 @@ def _of_four_bits(
     if int(zeros.min()) < 0 or int(zeros.max()) > 16:
         return None
     book = _bytes(torch.cat([torch.arange(16), torch.arange(-16, 0)]))
-    codes4 = _lessened(codes, base, torch.uint8)
-    return CodedLayout(CODES4, codes4, book, group_size, scales, zeros.to(torch.int8))
+    if isinstance(codes, BlockCodes) and least != base:
+        codes = codes.unpack()
+    return CodedLayout(CODES4, _above(codes, base), book, group_size, scales, zeros.to(torch.int8))
 
 
 def _book4(values: torch.Tensor) -> torch.Tensor:

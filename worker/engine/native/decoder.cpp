@@ -553,8 +553,7 @@ void jetflock_pack_stored(Layout layout, const StoredRows* stored, int64_t out_f
   const BlockedRows blocked{out_features, interleaved != 0};
   const int64_t stride = block_bytes(layout, in_features);
   divide(blocked.num_blocks(), num_threads, [&](int64_t block) {
-    thread_local std::vector<uint8_t> codes;
-    pack_stored_block(layout, blocked, block, *stored, in_features, codes, packed + block * stride);
+    pack_stored_block(layout, blocked, block, *stored, in_features, packed + block * stride);
   });
 }
 

@@ -76,6 +76,8 @@ class BlockFormatStruct(ctypes.Structure):
     _fields_ = (
         ("num_values", ctypes.c_int64),
         ("num_bytes", ctypes.c_int64),
+        ("stride", ctypes.c_int64),
+        ("place", ctypes.c_int64),
         ("flipped", ctypes.c_int64),
         ("lift", ctypes.c_int64),
         ("planes", BitPlaneStruct * NUM_PLANES),

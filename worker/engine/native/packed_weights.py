@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from worker.engine.formats.block_codes import BlockCodes, BlockFormat
+from worker.engine.formats.block_codes import BlockCodes, BlockRows
 from worker.engine.formats.scaled_weight import KEPT_INPUTS, InputCodes, ScaledWeight
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.coded_layout import (
@@ -182,29 +182,44 @@ class _StoredRows:
     """Codes that are bits of blocks, as the library reads them; what it points to lives with it."""
 
     def __init__(self, codes: BlockCodes) -> None:
-        parts, zero = codes.parts, codes.zero
-        formats = (BlockFormatStruct * len(parts))(
-            *(_format_struct(part.format, zero) for part in parts)
-        )
-        addresses = torch.cat([_addresses(part.rows) for part in parts])[codes.order]
-        part_sizes = torch.tensor([len(part.rows) for part in parts])
-        part_of_row = torch.arange(len(parts), dtype=torch.uint8).repeat_interleave(part_sizes)
-        format_of_row = part_of_row[codes.order]
+        zero, rows = codes.zero, codes.rows
+        structs = [each for part in codes.parts for each in _format_structs(part, zero)]
+        formats = (BlockFormatStruct * len(structs))(*structs)
+        addresses = torch.cat([_addresses(part) for part in codes.parts])[rows]
+        format_of_row = _formats_of_rows(codes.parts)[rows]
         self._owned = codes, formats, addresses, format_of_row
         self.struct = StoredRowsStruct(
             ctypes.addressof(formats), format_of_row.data_ptr(), addresses.data_ptr(), zero
         )
 
 
-def _format_struct(block_format: BlockFormat, zero: int) -> BlockFormatStruct:
-    num_values, num_bytes, planes, own_zero, flipped = block_format
+def _format_structs(part: BlockRows, zero: int) -> Iterator[BlockFormatStruct]:
+    """One for each place in a block."""
+    num_values, num_bytes, planes, own_zero, flipped, places = part.format
     structs = (BitPlaneStruct * NUM_PLANES)(*(BitPlaneStruct(*plane) for plane in planes))
-    return BlockFormatStruct(num_values, num_bytes, flipped, zero - own_zero, structs)
+    stride = part.rows.stride(1) * num_bytes  # of bytes side by side, and of words wherever
+    for place in places:
+        yield BlockFormatStruct(
+            num_values, num_bytes, stride, place, flipped, zero - own_zero, structs
+        )
 
 
-def _addresses(rows: torch.Tensor) -> torch.Tensor:
+def _formats_of_rows(parts: Sequence[BlockRows]) -> torch.Tensor:
+    """[num_rows] uint8, of all structs of the parts."""
+    found, start = [], 0
+    for part in parts:
+        num_places = len(part.format.places)
+        own = torch.arange(start, start + num_places, dtype=torch.uint8)
+        found.append(own.repeat(len(part.rows)))
+        start += num_places
+    return torch.cat(found)
+
+
+def _addresses(part: BlockRows) -> torch.Tensor:
     """[num_rows] int64."""
-    return rows.data_ptr() + torch.arange(len(rows)) * rows.stride(0)
+    rows = part.rows
+    starts = rows.data_ptr() + torch.arange(len(rows)) * (rows.stride(0) * rows.itemsize)
+    return starts.repeat_interleave(len(part.format.places))
 
 
 def _whole_shape(layout: CodedLayout) -> tuple[int, int]:

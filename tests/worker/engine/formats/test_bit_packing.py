@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from worker.engine.formats.stored.bit_packing import unpack_nibbles, unpack_words
+from worker.engine.formats.block_codes import unpack_nibbles
+from worker.engine.formats.stored.bit_packing import unpack_words
 
 
 @pytest.mark.parametrize("num_bits", [2, 4, 8])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from worker.engine.formats.block_codes import unpack_nibbles
+
 # Of four bits: a sign, two of exponent, one of mantissa.
 E2M1_BOOK = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 E8M0_BIAS, E8M0_NAN = 127, 255
@@ -24,16 +26,6 @@ def unpack_words(words: torch.Tensor, num_bits: int) -> torch.Tensor:
 
 # What is done to a byte is done to a wider integer, whose bytes are then the values: all that a
 # weight is unpacked by reads and writes a byte a value, and no more.
-def unpack_nibbles(packed: torch.Tensor, *, high_first: bool = False) -> torch.Tensor:
-    """[..., n] uint8 -> [..., 2 * n] uint8."""
-    wide = packed.contiguous().to(torch.int16)
-    if high_first:
-        wide = (wide >> 4).bitwise_or_(wide.bitwise_left_shift_(8))
-    else:
-        wide = (wide << 4).bitwise_or_(wide)
-    return wide.bitwise_and_(0x0F0F).view(torch.uint8)
-
-
 def unpack_quarters(packed: torch.Tensor) -> torch.Tensor:
     """[..., n] uint8 -> [..., 4 * n] uint8: of each byte its lowest bits first."""
     wide = packed.contiguous().to(torch.int32)

@@ -15,8 +15,8 @@ from shared.checkpoint.formats.layouts.bits_and_bytes import (
     BitsAndBytes8,
     QuantState,
 )
+from worker.engine.formats.block_codes import unpack_nibbles
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.formats.stored.bit_packing import unpack_nibbles
 from worker.engine.formats.weight_parts import WeightParts
 
 _INT8_RANGE = 127.0

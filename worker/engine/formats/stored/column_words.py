@@ -12,16 +12,19 @@ from shared.checkpoint.formats.layouts.column_words import (
     AwqWords,
     GptqWords,
 )
+from worker.engine.formats.block_codes import BitPlane, BlockCodes, BlockFormat, nibble_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.bit_packing import unpack_words
 from worker.engine.formats.weight_parts import WeightParts
 
-_AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # of eight values in a word of AWQ's, in their order
+# A word has a value of each of eight rows, in places of their own.
+AWQ_WORDS = BlockFormat(1, 4, (BitPlane(0, 4, 4, 1),), places=(0, 4, 1, 5, 2, 6, 3, 7))
 
 
 def load_gptq(words: GptqWords, parts: WeightParts) -> ScaledWeight:
     """Of heads that were checked. Raises ConfigError."""
-    codes = unpack_words(parts.get(WEIGHT).T, words.num_bits)
+    stored = parts.get(WEIGHT).T
+    codes = nibble_codes(stored) if words.num_bits == 4 else unpack_words(stored, words.num_bits)
     zeros = unpack_words(parts.get(ZEROS), words.num_bits).T.to(torch.int32)
     zeros = (zeros + words.zero_offset) & ((1 << words.num_bits) - 1)
     scales = parts.scales(SCALES).T
@@ -37,16 +40,11 @@ def load_gptq(words: GptqWords, parts: WeightParts) -> ScaledWeight:
 
 def load_awq(words: AwqWords, parts: WeightParts) -> ScaledWeight:
     """Of heads that were checked. Raises ConfigError."""
-    codes = _unpack_awq(parts.get(WEIGHT))
+    columns = parts.get(WEIGHT).T
     return ScaledWeight(
-        codes,
+        BlockCodes.of(AWQ_WORDS, columns),
         parts.scales(SCALES).T,
         1,
-        words.group_size or codes.shape[1],
-        _unpack_awq(parts.get(ZEROS)).to(torch.float32),
+        words.group_size or columns.shape[1],
+        AWQ_WORDS.unpack(parts.get(ZEROS).T).to(torch.float32),
     )
-
-
-def _unpack_awq(words: torch.Tensor) -> torch.Tensor:
-    values = unpack_words(words, 4).view(len(words), -1, len(_AWQ_PLACES))
-    return values[..., list(_AWQ_PLACES)].flatten(1).T.contiguous()

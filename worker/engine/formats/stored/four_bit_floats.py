@@ -13,8 +13,9 @@ from shared.checkpoint.formats.layouts.four_bit_floats import (
     Nvfp4,
     PackedMxfp4,
 )
+from worker.engine.formats.block_codes import nibble_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.formats.stored.bit_packing import E2M1_BOOK, powers_of_two, unpack_nibbles
+from worker.engine.formats.stored.bit_packing import E2M1_BOOK, powers_of_two
 from worker.engine.formats.weight_parts import WeightParts
 
 
@@ -26,21 +27,24 @@ def load_nvfp4(layout: Nvfp4, parts: WeightParts) -> ScaledWeight:
     scales = parts.scales("_scale")
     whole = whole.reshape(*(whole.shape if whole.numel() > 1 else ()), 1, 1)
     scales = scales / whole if layout.is_divisor else scales * whole
-    return _in_blocks(unpack_nibbles(parts.get(layout.marker)), scales, NVFP4_BLOCK)
+    return _in_blocks(parts.get(layout.marker), scales, NVFP4_BLOCK)
 
 
 def load_mxfp4(layout: PackedMxfp4, parts: WeightParts) -> ScaledWeight:
     """Of heads that were checked. Raises ConfigError."""
     scales = parts.numbers("_scale", powers_of_two(parts.get("_scale")))
-    return _in_blocks(unpack_nibbles(parts.get(layout.marker)), scales, MXFP4_BLOCK)
+    return _in_blocks(parts.get(layout.marker), scales, MXFP4_BLOCK)
 
 
 def load_expert_mxfp4(layout: ExpertMxfp4, parts: WeightParts) -> ScaledWeight:
     """Of heads that were checked. Raises ConfigError."""
     scales = parts.numbers("_scales", powers_of_two(parts.get("_scales")))
-    codes = unpack_nibbles(parts.get(layout.marker)).flatten(-2)
-    return replace(_in_blocks(codes, scales, MXFP4_BLOCK), is_turned=True)
+    packed = parts.get(layout.marker).flatten(-2)
+    return replace(_in_blocks(packed, scales, MXFP4_BLOCK), is_turned=True)
 
 
-def _in_blocks(codes: torch.Tensor, scales: torch.Tensor, block: int) -> ScaledWeight:
+def _in_blocks(packed: torch.Tensor, scales: torch.Tensor, block: int) -> ScaledWeight:
+    """Of [..., rows, columns / 2] whose blocks are whole."""
+    num_matrices = None if packed.ndim == 2 else packed.shape[:-2].numel()
+    codes = nibble_codes(packed.flatten(0, -2), num_matrices=num_matrices)
     return ScaledWeight(codes, scales, 1, block, book=torch.tensor(E2M1_BOOK))
