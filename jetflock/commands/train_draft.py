@@ -12,7 +12,7 @@ import msgspec
 
 from shared.checkpoint.model_files import resolve_model
 from shared.cli.program import Program
-from worker.engine_link.train_config import TrainConfig
+from worker.engine_link.train_config import DraftKind, TrainConfig
 
 _SUMMARY = """\
 Train a draft model for MODEL, which `jetflock serve MODEL --draft-model OUT` takes.
@@ -29,6 +29,10 @@ def main(
         Path, cyclopts.Parameter(help='JSON lines, each with "messages" or "prompt".')
     ],
     out: Annotated[Path, cyclopts.Parameter(help="Folder for the draft model.")],
+    kind: Annotated[
+        DraftKind,
+        cyclopts.Parameter(help="A small model, or an EAGLE-3 head, which reads MODEL's streams."),
+    ] = "model",
     num_layers: Annotated[int, cyclopts.Parameter(help="Of the draft model.")] = 1,
     max_prompts: Annotated[int, cyclopts.Parameter(help="Of the file, the first ones.")] = 4096,
     num_steps: Annotated[int, cyclopts.Parameter(help="Of training.")] = 600,
@@ -42,6 +46,7 @@ def main(
         model_path=str(resolve_model(model)),
         prompts=str(prompts),
         out=str(out),
+        kind=kind,
         num_layers=num_layers,
         max_prompts=max_prompts,
         num_steps=num_steps,

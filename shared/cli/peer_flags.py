@@ -74,11 +74,12 @@ def _speculative_flags(text: str) -> list[str]:
     if not isinstance(values, dict):
         raise ConfigError(f"{SPECULATIVE_CONFIG} must be a JSON object, not {text!r}")
     method = values.pop("method", "draft_model")
-    if method not in ("draft_model", "ngram", "suffix"):
+    if method not in ("draft_model", "eagle3", "ngram", "suffix"):
         raise ConfigError(
-            f"{SPECULATIVE_CONFIG}: method must be draft_model, ngram or suffix, not {method!r}"
+            f"{SPECULATIVE_CONFIG}: method must be draft_model, eagle3, ngram or suffix, not "
+            f"{method!r}"
         )
-    flags = [] if method == "draft_model" else ["--speculate", method]
+    flags = [] if method in ("draft_model", "eagle3") else ["--speculate", method]
     for name, value in values.items():
         if name not in _SPECULATIVE_FIELDS:
             raise ConfigError(f"{SPECULATIVE_CONFIG}: {name} is not supported; leave it out")

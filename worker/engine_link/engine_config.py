@@ -136,8 +136,9 @@ class EngineConfig(LogConfig):
     """Guess tokens for a step to confirm: what followed the same words in the request, by its last
     few tokens (ngram), or by the longest repetition, also of earlier outputs (suffix)."""
     draft_model: str | None = None
-    """A small model with the same tokenizer, whose guesses a step confirms, on a CPU: a folder, or
-    a hub id. How many it makes depends on what they cost and how many are right."""
+    """A small model with the same tokenizer, or an EAGLE-3 head, whose guesses a step confirms, on
+    a CPU: a folder, or a hub id. How many it makes depends on what they cost and how many are
+    right."""
     num_draft_tokens: int = 8
     """Guesses of a request in a step, at most."""
     min_ngram_len: int = 2

@@ -1,17 +1,22 @@
-"""What a draft model is trained with: the command tells it to the process that has torch."""
+"""What a draft is trained with: the command tells it to the process that has torch."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+DraftKind = Literal["model", "eagle3"]
 
 
 class TrainConfig(msgspec.Struct, frozen=True):
-    """Of one draft model."""
+    """Of one draft model, or head."""
 
     model_path: str  # that it is to guess for
     prompts: str  # JSON lines, each with "messages" or "prompt"
     out: str  # folder of the new checkpoint
-    num_layers: int = 1  # of the draft, begun as layers of the model
+    kind: DraftKind = "model"
+    num_layers: int = 1  # of a draft model, begun as layers of the model
     max_prompts: int = 4096
     max_answer_len: int = 160  # tokens
     num_steps: int = 600

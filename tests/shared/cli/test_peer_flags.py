@@ -129,7 +129,11 @@ def test_the_command_says_it_before_anything_starts() -> None:
             '{"method": "ngram", "prompt_lookup_max": 5}',
             ["--speculate", "ngram", "--max-ngram-len", "5"],
         ),
-        ('{"method": "medusa"}', "method must be draft_model, ngram or suffix, not 'medusa'"),
+        ('{"method": "eagle3", "model": "/m"}', ["--draft-model", "/m"]),
+        (
+            '{"method": "medusa"}',
+            "method must be draft_model, eagle3, ngram or suffix, not 'medusa'",
+        ),
         ('{"draft_tensor_parallel_size": 2}', "draft_tensor_parallel_size is not supported"),
         ("model=/m", "is not JSON"),
         ("[]", "must be a JSON object"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -37,9 +38,9 @@ def json_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def save_json_llama(path: Path) -> Path:
+def save_json_llama(path: Path, **overrides: Any) -> Path:
     """A checkpoint whose first hidden channel is constant: its output weights are a bias."""
-    save_tiny_llama(path, vocab_size=VOCAB_SIZE, max_position_embeddings=2048)
+    save_tiny_llama(path, vocab_size=VOCAB_SIZE, max_position_embeddings=2048, **overrides)
     json_tokenizer().save(str(path / "tokenizer.json"))
     file = path / "model.safetensors"
     weights = load_file(file)

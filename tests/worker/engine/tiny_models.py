@@ -21,6 +21,8 @@ from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.step_result import StepHandle
+from worker.engine.training.eagle_student import EagleStudent
+from worker.engine.training.student import Teacher
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_messages import EngineCommand
 
@@ -70,6 +72,17 @@ def save_recurrent(path: Path, name: str) -> Path:
 
 def save_tiny_llama(path: Path, **overrides: Any) -> Path:
     return save_tiny_model(path, "llama", **overrides)
+
+
+def save_eagle_head(target: Path, path: Path) -> Path:
+    """Untrained, for two thirds of the target's tokens."""
+    torch.manual_seed(3)
+    teacher = Teacher(target)
+    student = EagleStudent(
+        teacher, [[each for each in range(teacher.config.vocab_size) if each % 3]]
+    )
+    student.save(path)
+    return path
 
 
 def reference_logits(

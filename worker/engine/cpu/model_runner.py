@@ -11,10 +11,12 @@ from worker.engine.cache.req_to_token_pool import PageTables
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.state_cache import StateCache
+from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, image_spans
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
+from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.model import ImageRows, Model
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import SamplePoint, ScheduleBatch
@@ -142,6 +144,29 @@ class TorchForward:
 
     def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         return self._model.lora_projections(weights)
+
+
+class StreamingForward(TorchForward):
+    """Keeps the streams of each token for a head that guesses."""
+
+    def __init__(
+        self, model: DecoderModel, attention: TorchAttentionBackend, streams: StreamPool
+    ) -> None:
+        super().__init__(model, attention)
+        self._decoder = model
+        self._streams = streams
+
+    def hidden(self, batch: ForwardBatch) -> torch.Tensor:
+        self._attention.plan(batch)
+        hidden, streams = self._decoder.hidden_and_streams(
+            batch, self._attention, self._streams.layers
+        )
+        self._streams.write(batch.out_loc, torch.stack(streams, dim=1))
+        return hidden
+
+    def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] int64 -> [num_tokens, hidden_size]."""
+        return self._decoder.embeddings(input_ids)
 
 
 def _given_rows(batch: ScheduleBatch) -> tuple[ImageRows, ...]:

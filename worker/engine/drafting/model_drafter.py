@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
-from worker.engine.drafting.draft_model import DraftModel
+from worker.engine.drafting.draft_model import Draft
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import SamplePoint, ScheduledReq, StepSize
@@ -53,7 +53,7 @@ class ModelDrafter:
 
     def __init__(
         self,
-        model: DraftModel,
+        model: Draft,
         pages: Pages,
         grammars: GrammarBackend | None,
         length: DraftLength,
@@ -79,7 +79,8 @@ class ModelDrafter:
         num_tokens = min(
             self._length.length, max_tokens, self._model.max_context_len - req.num_tokens
         )
-        if num_tokens < 1 or req.num_awaited or (self._length.is_probe and self._planned):
+        is_unknown = req.num_awaited or req.num_tokens <= self._model.num_ahead
+        if num_tokens < 1 or is_unknown or (self._length.is_probe and self._planned):
             return 0
         self._planned[req] = num_tokens
         return num_tokens
@@ -99,10 +100,15 @@ class ModelDrafter:
             reqs = [req for req in reqs if length == len(guesses[req]) < planned[req]]
             if reqs:
                 logits = self._model.logits(
-                    [_behind_guess(req, guesses[req]) for req in reqs], self._pages.req_to_token
+                    [self._behind_guess(req, guesses[req]) for req in reqs],
+                    self._pages.req_to_token,
                 )
-        if length and num_new <= MAX_USUAL_ROWS * len(guesses):
+        num_usual = MAX_USUAL_ROWS + self._model.num_ahead * length  # guesses are read again
+        if length and num_new <= num_usual * len(guesses):
             self._length.on_guesses(length, self._clock() - begin_s)
+        for guessed in guesses.values():
+            if not guessed:  # there was nothing to choose: it has cost as much as a wrong one
+                self._length.on_result(1, 0)
         return guesses
 
     def is_due(self, req: Req) -> bool:
@@ -114,7 +120,8 @@ class ModelDrafter:
     def on_result(self, req: Req, num_drafted: int, num_accepted: int) -> None:
         self._length.on_result(num_drafted, num_accepted)
         chain = self._chains.get(req.run_id)
-        if chain is not None:  # the last guess was not read
+        # The last guess was not read, and a head has read none as the large model knows it.
+        if chain is not None and not self._model.num_ahead:
             chain.num_filled += min(num_accepted, num_drafted - 1)
 
     def on_step(self, size: StepSize, elapsed_s: float) -> None:
@@ -132,14 +139,15 @@ class ModelDrafter:
         whole: list[Req] = []
         num_left = MAX_NEW_ROWS
         for req in reqs:
+            num_readable = req.num_tokens - self._model.num_ahead
             chain = self._chains.get(req.run_id)
             if chain is None or not self._has_its_pages(req, chain):
                 chain = self._begin(req)
-            end = min(req.num_tokens, chain.num_filled + num_left)
+            end = min(num_readable, chain.num_filled + num_left)
             if end == chain.num_filled:
                 continue
             num_left -= end - chain.num_filled
-            is_whole = end == req.num_tokens
+            is_whole = end == num_readable
             entries.append(ScheduledReq(req, chain.num_filled, end, int(is_whole)))
             whole += [req] * is_whole
             chain.num_filled = end
@@ -167,6 +175,7 @@ class ModelDrafter:
         pages = self._pages.req_to_token.read_pages(req.row, 0, len(hashes))
         num_pages = self._model.num_filled_pages(pages, hashes)
         num_filled = min(num_pages * self._model.page_size, req.num_tokens - 1)
+        num_filled = max(0, num_filled - self._model.num_ahead)
         chain = self._chains[req.run_id] = _Chain(num_filled, num_pages, pages)
         return chain
 
@@ -185,8 +194,7 @@ class ModelDrafter:
             self._model.mark(chain.pages[start:end], self._pages.prefix_hashes(req)[start:end])
             chain.num_marked = end
 
-
-def _behind_guess(req: Req, guesses: Sequence[int]) -> ScheduledReq:
-    """The small model reads the last of them."""
-    position = req.num_tokens + len(guesses) - 1
-    return ScheduledReq(req, position, position + 1, 1, guesses[-1:])
+    def _behind_guess(self, req: Req, guesses: Sequence[int]) -> ScheduledReq:
+        """It reads the last of them."""
+        position = req.num_tokens + len(guesses) - 1 - self._model.num_ahead
+        return ScheduledReq(req, position, position + 1, 1, guesses[-1:])

@@ -14,17 +14,18 @@ from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import PoolNeeds, num_empty_pages, num_kv_pages
 from worker.engine.cache.state_snapshots import num_snapshots
 from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
-from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
+from worker.engine.cpu.model_runner import Forward, ModelRunner, StreamingForward, TorchForward
 from worker.engine.cpu.state_cache import StateCache
+from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
-from worker.engine.drafting.draft_model import DraftModel
+from worker.engine.drafting.draft_model import Draft, DraftHead, DraftModel
 from worker.engine.drafting.model_drafter import ModelDrafter
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.loading import determinism, made_limits, recurrent_limits
-from worker.engine.loading.draft_loading import DraftSetup
+from worker.engine.loading.draft_loading import DraftSetup, HeadSetup, LoadedHead, read_draft
 from worker.engine.loading.memory_check import (
     BesideModel,
     check_memory,
@@ -33,6 +34,7 @@ from worker.engine.loading.memory_check import (
 )
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
+from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
@@ -70,6 +72,7 @@ class _OnCpu(NamedTuple):
     kernel_set: str = ""
     remark: str = ""
     num_packed_failures: int = 0
+    streams: StreamPool | None = None  # of a head that guesses
 
 
 class _Libraries(NamedTuple):
@@ -91,16 +94,21 @@ class CpuLoader:
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        draft_setup = DraftSetup.read(self._site.config, setup)
+        draft_setup = read_draft(self._site.config, setup)
         libraries = prepare_on_cpu(self._site, setup, draft_setup)
         self._site.progress.enter(LOAD_WEIGHTS)
+        head = draft_setup.load() if isinstance(draft_setup, HeadSetup) else None
         beside = 0 if draft_setup is None else draft_setup.kv_bytes_per_token
         needs = pool_needs(
             self._site.config, setup.config, setup.dtype, setup.max_context_len, beside
         )
-        loaded = self._load(setup, libraries, needs)
+        loaded = self._load(setup, libraries, needs, head)
         pool, forward = loaded.pool, loaded.forward
-        draft = None if draft_setup is None else self._load_draft(draft_setup, loaded, setup)
+        draft: Draft | None = None
+        if head is not None:
+            draft = _put_beside(loaded, head)
+        elif isinstance(draft_setup, DraftSetup):
+            draft = self._load_draft(draft_setup, loaded, setup)
         state_layers, num_rows = setup.config.state_layers, self._site.step.max_running
         num_snapshots = self._num_snapshots(setup.config, pool) if state_layers else None
         states = StateCache(state_layers, num_rows, num_snapshots or 0) if state_layers else None
@@ -151,10 +159,16 @@ class CpuLoader:
             ),
         )
 
-    def _load(self, setup: ModelSetup, libraries: _Libraries, needs: PoolNeeds) -> _OnCpu:
+    def _load(
+        self,
+        setup: ModelSetup,
+        libraries: _Libraries,
+        needs: PoolNeeds,
+        head: LoadedHead | None = None,
+    ) -> _OnCpu:
         if libraries.decoder is None:
-            return self._load_torch(setup, libraries.experts, needs)
-        return self._load_native(setup, libraries.decoder, needs)
+            return self._load_torch(setup, libraries.experts, needs, head)
+        return self._load_native(setup, libraries.decoder, needs, head)
 
     def _load_draft(self, draft: DraftSetup, target: _OnCpu, setup: ModelSetup) -> DraftModel:
         """Raises ConfigError."""
@@ -171,13 +185,16 @@ class CpuLoader:
             setup.config.num_outputs,
         )
 
-    def _load_native(self, setup: ModelSetup, library: NativeLibrary, needs: PoolNeeds) -> _OnCpu:
+    def _load_native(
+        self, setup: ModelSetup, library: NativeLibrary, needs: PoolNeeds, head: LoadedHead | None
+    ) -> _OnCpu:
         loaded = NativeLoader(self._site, setup, library).load()
         weights = loaded.weights
         inputs = self._remark_on_inputs(weights.placed.integer_share)
         pool = self._make_pool(setup, needs)
+        streams = None if head is None else head.make_streams(pool.num_tokens)
         num_threads = torch.get_num_threads()
-        forward = NativeForward(weights, pool, setup.max_context_len, num_threads)
+        forward = NativeForward(weights, pool, setup.max_context_len, num_threads, streams)
         return _OnCpu(
             pool,
             forward,
@@ -187,10 +204,15 @@ class CpuLoader:
             kernel_set=library.kernel_set.name,
             remark="; ".join(filter(None, (inputs, loaded.remark))),
             num_packed_failures=loaded.num_failures,
+            streams=streams,
         )
 
     def _load_torch(
-        self, setup: ModelSetup, library: NativeLibrary | None, needs: PoolNeeds
+        self,
+        setup: ModelSetup,
+        library: NativeLibrary | None,
+        needs: PoolNeeds,
+        head: LoadedHead | None,
     ) -> _OnCpu:
         """With a library for its experts where they are multiplied in codes."""
         experts = (
@@ -210,7 +232,12 @@ class CpuLoader:
         pool = self._make_pool(setup, needs)
         attention = TorchAttentionBackend(pool, model.attention_layers)
         whole = model if isinstance(model, TransformersModel) else None
-        on_cpu = _OnCpu(pool, TorchForward(model, attention), self._load_eyes(setup, whole))
+        streams, forward = None, TorchForward(model, attention)
+        if head is not None:
+            assert isinstance(model, DecoderModel), "others have been refused"
+            streams = head.make_streams(pool.num_tokens)
+            forward = StreamingForward(model, attention, streams)
+        on_cpu = _OnCpu(pool, forward, self._load_eyes(setup, whole), streams=streams)
         remark = self._remark_on_inputs(0.0 if experts is None else experts.integer_share)
         if experts is None or not experts.num_coded:
             return on_cpu
@@ -267,6 +294,12 @@ class CpuLoader:
         return KVCachePool(layout, *num_kv_pages(config, needs))
 
 
+def _put_beside(target: _OnCpu, head: LoadedHead) -> DraftHead:
+    assert isinstance(target.forward, NativeForward | StreamingForward), "it has streams"
+    assert target.streams is not None, "it was loaded for this head"
+    return head.beside(target.streams, target.forward.embeddings, target.pool.num_pages)
+
+
 def _told_windows(pool: KVCachePool) -> str:
     """Where they have pages of their own."""
     if pool.num_window_pages is None:
@@ -309,7 +342,7 @@ def _num_other_bytes(setup: ModelSetup, model: Model) -> int:
 
 
 def prepare_on_cpu(
-    site: LoadSite, setup: ModelSetup, draft: DraftSetup | None = None
+    site: LoadSite, setup: ModelSetup, draft: DraftSetup | HeadSetup | None = None
 ) -> _Libraries:
     """What comes before any weights. Raises ConfigError for a model that does not fit, or not as it
     is configured.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -85,11 +85,21 @@ class DecoderModel:
     def attention_layers(self) -> Sequence[AttentionLayer]:
         return self._attention_layers
 
+    def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] int64 -> [num_tokens, hidden_size], as the first layer is given them."""
+        embeddings = functional.embedding(input_ids, self._embeddings)
+        return embeddings if self._embedding_scale == 1.0 else embeddings * self._embedding_scale
+
     def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, hidden_size], after the last norm."""
-        residual = functional.embedding(batch.input_ids, self._embeddings)
-        if self._embedding_scale != 1.0:
-            residual = residual * self._embedding_scale
+        return self.hidden_and_streams(batch, attention, ())[0]
+
+    def hidden_and_streams(
+        self, batch: ModelInput, attention: AttentionBackend, stream_layers: Collection[int]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """With the stream as it comes into each of `stream_layers`, of the same shape."""
+        streams: list[torch.Tensor] = []
+        residual = self.embeddings(batch.input_ids)
         if self._positions is not None:
             residual = residual + functional.embedding(batch.positions, self._positions)
         if self._config.norms_embeddings:
@@ -100,6 +110,8 @@ class DecoderModel:
         delta = torch.zeros_like(residual)
         self._ops.begin(batch.rope_positions)
         for layer_id, layer in enumerate(self._layers, start=1):
+            if layer_id - 1 in stream_layers:
+                streams.append(residual + delta)
             delta, residual = layer.forward(delta, residual, batch, attention)
             for places, rows in batch.image_rows:
                 if layer_id < len(rows):
@@ -107,7 +119,7 @@ class DecoderModel:
             if self._ends:
                 layer_input = None if given is None else given[layer_id - 1]
                 delta, residual = self._ends[layer_id - 1].forward(delta, residual, layer_input)
-        return self._norm.of_sum(delta, residual)[0]
+        return self._norm.of_sum(delta, residual)[0], streams
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""

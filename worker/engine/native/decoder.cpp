@@ -99,6 +99,9 @@ struct Batch {
   PagePlaces places;
   PagePlaces window_places;   // of layers that have pages of their own
   float* hidden;              // out: after the last norm
+  float* streams;             // out: [num_tokens, num_streams, hidden_size], see hand_out
+  const int64_t* stream_layers;  // [num_streams]
+  int64_t num_streams;
   const LoraStep* loras;      // null: no request has an adapter
 
   const PagePlaces& places_of(const LayerWeights& layer) const {
@@ -174,6 +177,14 @@ class Decoder {
     });
   }
 
+  // rows: [num_ids, hidden_size] float, as a layer would be given them.
+  void embeddings(const int64_t* input_ids, int64_t num_ids, float* rows) const {
+    for (int64_t at = 0; at < num_ids; ++at) {
+      const RowReader row(shape_.embeddings, input_ids[at]);
+      row.read(shape_.embedding_scale, rows + at * shape_.hidden_size);
+    }
+  }
+
   // rows: [num_rows, hidden_size] float; logits: [num_rows, vocab_size] float.
   void logits(const float* rows, int64_t num_rows, float* logits) {
     const int64_t size = num_rows * shape_.hidden_size;
@@ -230,14 +241,14 @@ class Decoder {
     const LayerWeights& layer = layers_[layer_id];
     const int64_t hidden_size = shape_.hidden_size;
     const int64_t attention_size = shape_.num_heads * shape_.head_dim;
-    norm_rows(member, batch.num_tokens, layer.attention_norm, layer_id - 1);
+    norm_rows(member, batch, layer.attention_norm, layer_id);
     project(member, layer.qkv, normed_.data(), batch.num_tokens, Store{qkv_.data()});
     add_loras(member, layer_id, kQkv, normed_.data(), hidden_size, qkv_.data(),
               layer.qkv.out_features);
     run_attention(member, batch, layer);
     add_loras(member, layer_id, kOutput, attended_.data(), attention_size, residual_.data(),
               hidden_size);
-    norm_rows(member, batch.num_tokens, layer.mlp_norm, -1);
+    norm_rows(member, batch, layer.mlp_norm, -1);
     if (layer.has_experts()) run_experts(member, batch, layer);
     if (layer.has_mlp()) {
       project_gate_up(member, batch, layer_id);
@@ -379,15 +390,27 @@ class Decoder {
     });
   }
 
-  // Of the stream, once the experts of the layer before have been added; -1: there are none.
-  void norm_rows(ThreadTeam::Member& member, int64_t num_tokens, const float* weight,
-                 int64_t layer_before) {
+  // Of the stream that comes into a layer, to which the experts of the one before are added; -1: it
+  // is within one.
+  void norm_rows(ThreadTeam::Member& member, const Batch& batch, const float* weight,
+                 int64_t layer_id) {
     const int64_t size = shape_.hidden_size;
-    member.for_each(num_tokens, [&](int64_t token) {
-      add_experts(layer_before, token);
+    member.for_each(batch.num_tokens, [&](int64_t token) {
+      add_experts(layer_id - 1, token);
+      hand_out(batch, layer_id, token);
       rms_norm(residual_.data() + token * size, weight, size, shape_.norm_eps,
                normed_.data() + token * size);
     });
+  }
+
+  // A token's stream as it comes into a layer, if the step's caller reads it.
+  void hand_out(const Batch& batch, int64_t layer_id, int64_t token) const {
+    const float* from = residual_.data() + token * shape_.hidden_size;
+    for (int64_t idx = 0; idx < batch.num_streams; ++idx) {
+      if (batch.stream_layers[idx] != layer_id) continue;
+      std::copy(from, from + shape_.hidden_size,
+                batch.streams + (token * batch.num_streams + idx) * shape_.hidden_size);
+    }
   }
 
   void rotate_and_write(const LayerWeights& layer, const Batch& batch, int64_t token) {
@@ -576,6 +599,11 @@ void jetflock_decoder_forward(Decoder* decoder, const Batch* batch) { decoder->f
 void jetflock_decoder_logits(Decoder* decoder, const float* rows, int64_t num_rows,
                              float* logits) {
   decoder->logits(rows, num_rows, logits);
+}
+
+void jetflock_decoder_embeddings(Decoder* decoder, const int64_t* input_ids, int64_t num_ids,
+                                 float* rows) {
+  decoder->embeddings(input_ids, num_ids, rows);
 }
 
 ExpertTeam* jetflock_expert_team_new(int num_threads) { return new ExpertTeam(num_threads); }

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from worker.engine.cpu.forward_batch import ForwardBatch, PagePlaces
 from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.rotary import RotaryEmbedding
@@ -75,9 +76,16 @@ class NativeForward:
     """
 
     def __init__(
-        self, weights: NativeWeights, pool: KVCachePool, max_context_len: int, num_threads: int
+        self,
+        weights: NativeWeights,
+        pool: KVCachePool,
+        max_context_len: int,
+        num_threads: int,
+        streams: StreamPool | None = None,  # None: nobody reads them
     ) -> None:
         config = weights.config
+        self._streams = streams
+        self._stream_layers = torch.tensor(() if streams is None else streams.layers)
         rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, torch.float32)
         self._library = weights.library
         self._rotary = rotary
@@ -120,6 +128,8 @@ class NativeForward:
         loras = None if batch.loras is None else LoraStep(batch.loras)
         angles = StepAngles.of(batch, self._rotary)
         given = None if not batch.image_rows else GivenRows.of(batch)
+        num_streams = len(self._stream_layers)
+        streams = torch.empty(len(batch.input_ids), num_streams, self._hidden_size)
         step = BatchStruct(
             num_tokens=len(batch.input_ids),
             num_rows=num_rows,
@@ -137,10 +147,23 @@ class NativeForward:
             places=_point_to(batch.places(has_window=False)),
             window_places=_point_to(batch.places(has_window=batch.windows is not None)),
             hidden=hidden.data_ptr(),
+            streams=streams.data_ptr(),
+            stream_layers=self._stream_layers.data_ptr(),
+            num_streams=num_streams,
             loras=None if loras is None else loras.address,
         )
         self._library.forward(self._decoder, ctypes.byref(step))
+        if self._streams is not None:
+            self._streams.write(batch.out_loc, streams)
         return hidden
+
+    def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] int64 -> [num_tokens, hidden_size] float32."""
+        rows = torch.empty(len(input_ids), self._hidden_size)
+        self._library.embeddings(
+            self._decoder, input_ids.data_ptr(), len(input_ids), rows.data_ptr()
+        )
+        return rows
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] float32 -> [num_rows, num_outputs] float32."""

@@ -199,6 +199,9 @@ class BatchStruct(ctypes.Structure):
         ("places", PagePlacesStruct),
         ("window_places", PagePlacesStruct),
         ("hidden", ctypes.c_void_p),
+        ("streams", ctypes.c_void_p),
+        ("stream_layers", ctypes.c_void_p),
+        ("num_streams", ctypes.c_int64),
         ("loras", ctypes.c_void_p),
     )
 
@@ -248,6 +251,9 @@ class NativeLibrary:
         self.forward = _function(library, "decoder_forward", None, (pointer, batch))
         self.logits = _function(
             library, "decoder_logits", None, (pointer, pointer, integer, pointer)
+        )
+        self.embeddings = _function(
+            library, "decoder_embeddings", None, (pointer, pointer, integer, pointer)
         )
         experts, step = ctypes.POINTER(ExpertsStruct), ctypes.POINTER(ExpertStepStruct)
         self.expert_team_new = _function(library, "expert_team_new", pointer, (small,))

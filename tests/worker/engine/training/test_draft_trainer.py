@@ -13,14 +13,14 @@ from tests.worker.engine.json_llama import encode, save_json_llama
 from tests.worker.engine.tiny_models import Rig
 from tests.worker.engine_fakes import make_add
 from worker.engine.training.draft_trainer import make_draft
-from worker.engine_link.train_config import TrainConfig
+from worker.engine_link.train_config import DraftKind, TrainConfig
 
 WORDS = ["one", "two", "three", "four", "five", "six"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_json_llama(tmp_path_factory.mktemp("model"))
+    return save_json_llama(tmp_path_factory.mktemp("model"), num_hidden_layers=3)
 
 
 def train_config(model: Path, folder: Path, **values: object) -> TrainConfig:
@@ -37,12 +37,14 @@ def train_config(model: Path, folder: Path, **values: object) -> TrainConfig:
     return TrainConfig(**(defaults | values))  # type: ignore[arg-type]
 
 
-def test_it_learns_what_the_model_says(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["model", "eagle3"])
+def test_it_learns_what_the_model_says(model: Path, tmp_path: Path, kind: DraftKind) -> None:
     told: list[str] = []
     losses = []
     for num_steps in (1, 60):
         out = tmp_path / str(num_steps)
-        config = train_config(model, tmp_path, out=str(out), num_steps=num_steps, max_lr=5e-3)
+        values: dict[str, object] = {"out": str(out), "num_steps": num_steps, "max_lr": 5e-3}
+        config = train_config(model, tmp_path, kind=kind, **values)
         make_draft(config, told.append)
         losses.append(float(told[-1].partition("(loss ")[2].partition(")")[0]))
     assert losses[1] < 0.9 * losses[0]
@@ -51,12 +53,13 @@ def test_it_learns_what_the_model_says(model: Path, tmp_path: Path) -> None:
     fix_length(rig)
     adds = [make_add(n, encode(word), max_tokens=24) for n, word in enumerate(WORDS)]
     assert rig.run(*adds) == Rig(model).run(*adds)
-    assert rig.channel.steps[-1].load.num_drafted > 0
+    assert rig.channel.steps[-1].load.num_accepted > 0
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
     [
+        ({"kind": "eagle3", "num_layers": 2}, "num_layers=2 is not possible: a head has one"),
         ({"num_layers": 9}, "num_layers must be 1 to [0-9]+, fewer than the model has, not 9"),
         ({"prompts": "/nowhere"}, "prompts=/nowhere cannot be read: No such file"),
     ],
