@@ -12,7 +12,13 @@ import pytest
 
 from worker.engine.packed import packed_file
 from worker.engine.packed.errors import DamagedFile, NoRoom
-from worker.engine.packed.packed_file import _HEAD_BYTES, CHECKSUM_BYTES, MappedFile, PackedWriter
+from worker.engine.packed.packed_file import (
+    _HEAD_BYTES,
+    CHECKSUM_BYTES,
+    MappedFile,
+    PackedWriter,
+    _Head,
+)
 
 KEY = bytes(range(32))
 BLOCK_BYTES = 1 << 13
@@ -112,6 +118,36 @@ def test_no_damage_is_believed(tmp_path: Path, parts: list[bytes], change: str) 
     CHANGES[change](data)
     path.write_bytes(data)
     with pytest.raises(DamagedFile):
+        open_file(path)
+
+
+RESIGNED: dict[str, tuple[str, Callable[[_Head], _Head]]] = {
+    "version": ("of version 1, not", lambda head: head._replace(version=1)),
+    "bytes of a block": ("it has", lambda head: head._replace(block_bytes=0)),
+    "longer body": ("it has", lambda head: head._replace(body_bytes=1 << 62)),
+    "shorter table": ("it has", lambda head: head._replace(table_bytes=head.table_bytes - 1)),
+    "a table of the body": (
+        "its table",
+        lambda head: head._replace(
+            body_bytes=head.body_bytes - 64, table_bytes=head.table_bytes + 64
+        ),
+    ),
+    "key": ("of other weights", lambda head: head._replace(key=bytes(32))),
+    "digest": ("its table", lambda head: head._replace(table_digest=bytes(32))),
+}
+
+
+@pytest.mark.parametrize("change", RESIGNED)
+def test_a_head_that_agrees_with_itself_alone(
+    tmp_path: Path, parts: list[bytes], change: str
+) -> None:
+    """As another version, or another model's file, has it."""
+    path = tmp_path / "a"
+    write(path, parts)
+    data = path.read_bytes()
+    told, changed = RESIGNED[change]
+    path.write_bytes(changed(_Head.read(data[:_HEAD_BYTES])).page() + data[_HEAD_BYTES:])
+    with pytest.raises(DamagedFile, match=told):
         open_file(path)
 
 
