@@ -25,6 +25,8 @@ from frontend.images.video import (
     FrameList,
     Moments,
     MovingImage,
+    VideoFile,
+    open_file,
     read_moments,
 )
 from frontend.limits.work_limits import ImageLimits, VideoLimits
@@ -213,7 +215,7 @@ class ImageLoader:
     async def _load_video(self, source: VideoSource, card: VideoCard, tenant: str) -> LoadedVideo:
         asked, limits = Asked(source.fps, source.num_frames), (self._videos, self._limits)
 
-        def read(frames: FrameList | MovingImage) -> LoadedVideo:
+        def read(frames: FrameList | MovingImage | VideoFile) -> LoadedVideo:
             return LoadedVideo.of(read_moments(frames, asked, card, *limits), card)
 
         head, _, body = source.url.partition(",")
@@ -221,7 +223,7 @@ class ImageLoader:
             if head.lower() == _LIST_HEAD:
                 return await self._in_thread(lambda: read(FrameList(body, source.fps, *limits)))
             data = await self._bytes_of(source, tenant, self._videos.max_bytes)
-            return await self._in_thread(lambda: read(MovingImage(data, self._limits)))
+            return await self._in_thread(lambda: read(open_file(data, self._limits)))
         except (BadDataUrl, FetchFailed) as exc:
             raise source.refused(f"is a video whose URL {exc}") from exc
         except BadVideo as exc:

@@ -20,7 +20,7 @@ VideoUrl = Annotated[
     str,
     msgspec.Meta(
         description="'data:video/jpeg;base64,' and JPEGs in base64 with commas between them; or "
-        "data: or https: URL of a GIF or WebP"
+        "data: or https: URL of a GIF, WebP, MP4 or WebM"
     ),
 ]
 Fps = Annotated[float, msgspec.Meta(ge=MIN_FPS, le=MAX_FPS)]

@@ -8,7 +8,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -21,7 +21,9 @@ from shared.protocol.video_card import VideoCard
 LIST_TYPE = "video/jpeg"
 LIST_FPS = 2.0
 FORMATS = ("GIF", "WEBP")
+_INSTALL = "pip install 'jetflock[audio]'"
 _MAX_FILE_FRAMES = 20_000  # what is small may hold many
+_MAX_FILE_PIXELS = 4_000_000_000  # of all frames of a film: seconds of a processor
 _STILL_MS = 100.0  # a frame that does not say how long it stays
 
 
@@ -165,10 +167,99 @@ class MovingImage:
         except UnidentifiedImageError as exc:
             raise BadVideo(
                 f"is neither a list of JPEGs ('data:{LIST_TYPE};base64,...') nor one of "
-                f"{', '.join(FORMATS)}, or damaged"
+                f"{', '.join((*FORMATS, 'MP4', 'WebM'))}, or damaged"
             ) from exc
         except DECODE_ERRORS as exc:
             raise BadVideo(f"cannot be decoded: {exc}") from exc
+
+
+class VideoFile:
+    """What FFmpeg decodes, by PyAV: MP4, WebM and Matroska, one frame behind the other."""
+
+    chooses = True
+
+    def __init__(self, data: bytes, demuxer: str, limits: ImageLimits) -> None:
+        """Raises BadVideo."""
+        self._data = data
+        self._demuxer = demuxer
+        self._max_pixels = limits.max_pixels
+        with self._opened() as container:
+            stream = container.streams.video[0]
+            self._size = PixelSize(stream.height, stream.width)
+            rate = stream.average_rate
+            self.num_frames = 0
+            for packet in _av_errors(container.demux(stream)):
+                self.num_frames += bool(packet.size)
+                if self.num_frames > _MAX_FILE_FRAMES:
+                    raise BadVideo(f"has more than {_MAX_FILE_FRAMES} frames")
+        if not self.num_frames or not rate:
+            raise BadVideo("has no frames, or does not say how many a second")
+        _check_pixels(1, self._size, limits)
+        if self.num_frames * self._size.height * self._size.width > _MAX_FILE_PIXELS:
+            raise BadVideo(
+                f"has {self.num_frames} frames of {self._size.width} x {self._size.height} pixels, "
+                f"at most {_MAX_FILE_PIXELS} in all"
+            )
+        self.fps = float(rate)
+
+    def size(self, chosen: Sequence[int]) -> PixelSize:
+        """Of all frames."""
+        return self._size
+
+    def images(self, chosen: Sequence[int]) -> Iterator[Image.Image]:
+        """Raises BadVideo."""
+        wanted, num_found = set(chosen), 0
+        with self._opened() as container:
+            for idx, frame in enumerate(_av_errors(container.decode(video=0))):
+                if (frame.height, frame.width) != self._size:
+                    raise BadVideo(f"has {frame.width} x {frame.height} pixels in frame {idx}")
+                if idx in wanted:
+                    num_found += 1
+                    yield frame.to_image()
+                if idx == chosen[-1]:
+                    break
+        if num_found < len(wanted):
+            raise BadVideo(f"has {num_found} of the {len(wanted)} frames that were chosen")
+
+    def _opened(self) -> Any:
+        try:
+            import av
+        except ImportError as exc:
+            raise BadVideo(
+                f"is in {self._demuxer}, and this server reads lists of JPEGs and "
+                f"{', '.join(FORMATS)} alone: its operator may install PyAV ({_INSTALL})"
+            ) from exc
+        try:
+            container = av.open(
+                io.BytesIO(self._data), format=self._demuxer, options={"max_streams": "8"}
+            )
+        except (av.FFmpegError, ValueError, MemoryError) as exc:
+            raise BadVideo(f"cannot be decoded: {exc}") from exc
+        if not container.streams.video:
+            container.close()
+            raise BadVideo("is a file without a stream of video")
+        # Frames may be larger than the file says.
+        container.streams.video[0].codec_context.options = {"max_pixels": str(self._max_pixels)}
+        return container
+
+
+def open_file(data: bytes, limits: ImageLimits) -> MovingImage | VideoFile:
+    """By its first bytes. Raises BadVideo."""
+    if data[4:8] == b"ftyp":
+        return VideoFile(data, "mp4", limits)
+    if data[:4] == b"\x1aE\xdf\xa3":
+        return VideoFile(data, "matroska", limits)
+    return MovingImage(data, limits)
+
+
+def _av_errors(items: Iterator[Any]) -> Iterator[Any]:
+    """Raises BadVideo."""
+    import av
+
+    try:
+        yield from items
+    except (av.FFmpegError, ValueError, MemoryError) as exc:
+        raise BadVideo(f"cannot be decoded: {exc}") from exc
 
 
 def read_moments(

@@ -5,6 +5,8 @@ refused.
 from __future__ import annotations
 
 import base64
+import io
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -189,6 +191,36 @@ async def test_moving_images_are_sampled(kind: str) -> None:
     assert [each.time for each in three.images] == [0, 1]
 
 
+async def test_films(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve frames in half a second: four at least."""
+    import av
+
+    data = io.BytesIO()
+    with av.open(data, "w", format="mp4") as output:
+        stream: Any = output.add_stream("mpeg4", rate=24)
+        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
+        for idx in range(12):
+            frame = av.VideoFrame.from_image(Image.new("RGB", (32, 16), (20 * idx, 0, 0)))
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+    film = data.getvalue()
+    prompt = await prompt_of(OF_STAMPS, video_part(data_url(film, "mp4")))
+    assert len(prompt.images) == 2
+    means = [np.frombuffer(each, np.uint8).reshape(-1, 3)[:, 0].mean() for each in prompt.pixels]
+    assert np.allclose(means, [40, 180], atol=9), "of frames 0 and 4, 7 and 11"
+    for bad, why in (
+        (film[:60], "cannot be decoded"),
+        (film[:-900], "cannot be decoded|of the 4 f"),
+    ):
+        with pytest.raises(RequestError, match=why):
+            await job_of(OF_STAMPS, video_part(data_url(bad, "mp4")))
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(
+        RequestError, match="reads lists of JPEGs and GIF, WEBP alone: its operator"
+    ):
+        await job_of(OF_STAMPS, video_part(data_url(film, "mp4")))
+
+
 async def test_a_list_is_thinned_out_on_request() -> None:
     prompt = await prompt_of(OF_STAMPS, video_part(num_frames=2))
     assert len(prompt.images) == 1
@@ -225,7 +257,10 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
         {"url": "data:video/mp4;base64,AAAA"},
         "is neither a list of JPEGs ('data:video/jpeg",
     ),
-    "a still": ({"url": data_url(FRAMES[0], "jpeg")}, "nor one of GIF, WEBP, or damaged"),
+    "a still": (
+        {"url": data_url(FRAMES[0], "jpeg")},
+        "nor one of GIF, WEBP, MP4, WebM, or damaged",
+    ),
     "a rate": ({"fps": -1.0}, "Expected `float` >= 0.01"),
     "a number": ({"num_frames": 0}, "Expected `int` >= 1"),
     "two": ({}, ""),
