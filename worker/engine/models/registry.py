@@ -90,11 +90,8 @@ from worker.engine.models.families.qwen3_5 import (
     qwen3_5_moe_config,
     qwen3_next_config,
 )
-from worker.engine.models.families.qwen_moe import (
-    qwen2_moe_config,
-    qwen3_moe_config,
-    qwen3_vl_moe_config,
-)
+from worker.engine.models.families.qwen3_moe import qwen3_moe_config, qwen3_vl_moe_config
+from worker.engine.models.families.qwen_moe import qwen2_moe_config
 from worker.engine.models.families.seed_oss import seed_oss_config
 from worker.engine.models.families.smollm3 import smollm3_config
 from worker.engine.models.families.solar_open import solar_open_config
