@@ -161,7 +161,7 @@ class StreamingForward(TorchForward):
         hidden, streams = self._decoder.hidden_and_streams(
             batch, self._attention, self._streams.layers
         )
-        self._streams.write(batch.out_loc, torch.stack(streams, dim=1))
+        self._streams.write(batch.out_loc, torch.cat(streams, dim=1))
         return hidden
 
     def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:

@@ -27,8 +27,8 @@ class StreamPool:
         self._memory.release()
 
     def write(self, slots: torch.Tensor, streams: torch.Tensor) -> None:
-        """`slots` [num_tokens] int64; `streams` [num_tokens, len(layers), hidden_size]."""
-        self._rows[slots] = streams.flatten(1).to(self._rows.dtype)
+        """`slots` [num_tokens] int64; `streams` [num_tokens, len(layers) * hidden_size]."""
+        self._rows.index_copy_(0, slots, streams.to(self._rows.dtype))
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, len(layers) * hidden_size]."""

@@ -129,7 +129,7 @@ class NativeForward:
         angles = StepAngles.of(batch, self._rotary)
         given = None if not batch.image_rows else GivenRows.of(batch)
         num_streams = len(self._stream_layers)
-        streams = torch.empty(len(batch.input_ids), num_streams, self._hidden_size)
+        streams = torch.empty(len(batch.input_ids), num_streams * self._hidden_size)
         step = BatchStruct(
             num_tokens=len(batch.input_ids),
             num_rows=num_rows,
