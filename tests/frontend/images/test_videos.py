@@ -136,6 +136,7 @@ async def test_moments_whose_positions_tell_times() -> None:
     assert same == [True, False, False]
 
 
+@pytest.mark.torch
 async def test_moments_between_their_times_in_words() -> None:
     from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
@@ -152,6 +153,7 @@ async def test_moments_between_their_times_in_words() -> None:
         assert prompt.token_ids[each.start : each.start + cells] == [VIDEO_ID] * cells
 
 
+@pytest.mark.torch
 def test_sizes_and_frames_are_those_of_transformers() -> None:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize as fit_one
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
