@@ -428,7 +428,16 @@ def with_attention_layers(
             )
         if rope is not None:
             _check_pairs(config, rope, layer.head_dim)
-    return _counted(replace(model, attention_layers=tuple(layers)))
+    # Keys and values that some checkpoints have for layers that see those of others.
+    unread = tuple(
+        f"model.{text}layers.{layer_id}.self_attn.{name}"
+        for text in ("", "language_model.")
+        for layer_id, layer in enumerate(layers)
+        for name in ("k_", "v_")
+        if layer.kv_layer_id is not None
+    )
+    unread_prefixes = (*model.unread_prefixes, *unread)
+    return _counted(replace(model, attention_layers=tuple(layers), unread_prefixes=unread_prefixes))
 
 
 def with_latents(model: DecoderConfig, latent: LatentConfig) -> DecoderConfig:
@@ -507,3 +516,18 @@ def windows_of_types(
     num_layers = config.integer("num_hidden_layers")
     known = {"full_attention": None, "sliding_attention": window}
     return tuple(config.by_layer("layer_types", layer_types, known, num_layers))
+
+
+def keys_of_earlier_layers(config: ConfigFile, types: list[str]) -> list[int | None]:
+    """By layer: of the last `num_kv_shared_layers` each sees the keys and values of the last layer
+    of its type before them; None: its own. Raises ConfigError.
+    """
+    num_sharing = config.integer("num_kv_shared_layers", 0, least=0)
+    own_types = types[: len(types) - num_sharing]
+    if not {*types} <= {*own_types}:
+        raise ConfigError(
+            f"{config.path}: 'num_kv_shared_layers' {num_sharing} leaves no keys for layers of "
+            f"some of {types}"
+        )
+    last_of_type = {each: layer_id for layer_id, each in enumerate(own_types)}
+    return [None] * len(own_types) + [last_of_type[each] for each in types[len(own_types) :]]

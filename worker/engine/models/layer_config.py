@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from shared.errors import ConfigError
 from worker.engine.models.model_config import ConfigFile, NotFused
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
@@ -181,3 +182,19 @@ def activation(config: ConfigFile, name: str = "hidden_act") -> Activation:
     if known is None:
         raise NotFused(f"{config.path}: {name}={value!r} is not supported")
     return known
+
+
+def layer_inputs_config(config: ConfigFile, act: Activation) -> LayerInputsConfig | None:
+    """None: its layers have none. Raises ConfigError."""
+    size = config.integer("hidden_size_per_layer_input", 0, least=0)
+    if not size:
+        return None
+    vocab_size = config.integer("vocab_size_per_layer_input")
+    if vocab_size < config.integer("vocab_size"):
+        raise ConfigError(
+            f"{config.path}: 'vocab_size_per_layer_input' {vocab_size} is less than 'vocab_size'"
+        )
+    pad_id = config.integer("pad_token_id", 0, least=0)
+    return LayerInputsConfig(
+        vocab_size=vocab_size, size=size, activation=act, image_token_id=pad_id
+    )

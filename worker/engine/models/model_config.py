@@ -170,6 +170,12 @@ class ConfigFile:
             )
         return [known[each] for each in words]
 
+    def of_each_layer(self, num_layers: int) -> list[ConfigFile]:
+        """What `per_layer_config` has of a layer, by number, which may begin with zeros; or all."""
+        unlike = self.get("per_layer_config", {})
+        of_layers = {int(name): ConfigFile(self.path, values) for name, values in unlike.items()}
+        return [of_layers.get(layer_id, self) for layer_id in range(num_layers)]
+
     def section(self, name: str) -> ConfigFile | None:
         """A nested object."""
         value = self.get(name, None)
