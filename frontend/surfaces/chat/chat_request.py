@@ -35,7 +35,7 @@ from frontend.jobs.openai_fields import (
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.parsers.reasoning import REASONING_PARSERS
-from frontend.surfaces.chat.messages import Conversation
+from frontend.surfaces.chat.messages import Conversation, MediaFields, VideoFields
 from frontend.surfaces.chat.reasoning import Effort, effort_kwargs
 from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.surfaces.tools.thinking_budget import with_budget
@@ -76,6 +76,8 @@ class ChatBody(ChatFields, omit_defaults=True):
     """A chat."""
 
     messages: list[dict[str, Any]] | None = None
+    mm_processor_kwargs: VideoFields | None = None
+    media_io_kwargs: MediaFields | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,11 @@ class Chat:
     @classmethod
     def of(cls, body: ChatBody) -> Self:
         """Raises InvalidRequest."""
-        return cls.of_many(body, [Conversation.of(body.messages)])
+        conversation = Conversation.of(body.messages)
+        of_media = None if body.media_io_kwargs is None else body.media_io_kwargs.video
+        for fields in (body.mm_processor_kwargs, of_media):
+            conversation = conversation if fields is None else conversation.with_videos(fields)
+        return cls.of_many(body, [conversation])
 
     @classmethod
     def of_many(cls, fields: ChatFields, conversations: Sequence[Conversation]) -> Self:

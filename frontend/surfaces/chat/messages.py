@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import msgspec
@@ -58,6 +58,19 @@ class ImagePart(ContentPart, tag="image_url"):
         if isinstance(link, str):
             link = ImageLink(link, self.detail)
         return ImageSource(link.url, where, link.detail or "auto")
+
+
+class VideoFields(msgspec.Struct, forbid_unknown_fields=True):
+    """What is read of all videos of a request, where they do not say it themselves."""
+
+    fps: Fps | None = None
+    num_frames: NumFrames | None = None
+
+
+class MediaFields(msgspec.Struct, forbid_unknown_fields=True):
+    """The same, as vLLM's readers of media have it."""
+
+    video: VideoFields | None = None
 
 
 class VideoLink(msgspec.Struct):
@@ -122,6 +135,20 @@ class Conversation:
             for i, (raw, message) in enumerate(zip(given, typed, strict=True))
         ]
         return cls(checked, images)
+
+    def with_videos(self, fields: VideoFields) -> Self:
+        """Its videos read like this, where they do not say it themselves."""
+        images = [
+            replace(
+                each,
+                fps=each.fps or fields.fps,
+                num_frames=each.num_frames or fields.num_frames,
+            )
+            if isinstance(each, VideoSource)
+            else each
+            for each in self.images
+        ]
+        return replace(self, images=images)
 
     @property
     def last_words(self) -> str:

@@ -87,8 +87,8 @@ def directory(video: VideoCard | None) -> ModelDirectory:
     return ModelDirectory(FakeCatalog(bundle, card))  # type: ignore[arg-type]
 
 
-async def job_of(video: VideoCard | None, *parts: dict[str, Any]) -> Job:
-    body = {"model": "tiny", "messages": [{"role": "user", "content": list(parts)}]}
+async def job_of(video: VideoCard | None, *parts: dict[str, Any], **fields: Any) -> Job:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": list(parts)}], **fields}
     return await AllRequests(directory(video)).chat.job(body, Caller())
 
 
@@ -226,6 +226,14 @@ async def test_films(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_list_is_thinned_out_on_request() -> None:
     prompt = await prompt_of(OF_STAMPS, video_part(num_frames=2))
     assert len(prompt.images) == 1
+    others: dict[str, Any]
+    for others in (
+        {"mm_processor_kwargs": {"num_frames": 2}},
+        {"media_io_kwargs": {"video": {"num_frames": 2}}},
+    ):
+        assert (await job_of(OF_STAMPS, video_part(), **others)).prompts[0] == prompt
+    with pytest.raises(RequestError, match="min_pixels"):
+        await job_of(OF_STAMPS, video_part(), mm_processor_kwargs={"min_pixels": 4})
     assert ids("<1.0 seconds>") == prompt.token_ids[1 : 1 + len(ids("<1.0 seconds>"))]
 
 
