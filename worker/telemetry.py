@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.protocol.finish import FinishReason
@@ -9,7 +11,12 @@ from shared.protocol.role_cards import GpuCard, WorkDone, WorkerState
 from shared.telemetry.histograms import REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS, EventHistogram
 from shared.telemetry.metrics import METRICS_PREFIX, count_of
 from shared.telemetry.startup_phases import StartupPhases
-from worker.engine_link.engine_messages import NUM_DRAFT_POSITIONS, EngineLoad
+from worker.engine_link.engine_messages import (
+    LOSS_REASONS,
+    NUM_DRAFT_POSITIONS,
+    REJECT_REASONS,
+    EngineLoad,
+)
 from worker.held.held_request import HeldRequest
 
 _GPU_BYTES = {  # kind -> field of its card
@@ -77,12 +84,51 @@ class RunMetrics:
         self._generation_tokens.observe(held.num_output_tokens)
 
 
+class DiskMetrics:
+    """Of the disk behind the KV cache; zeros where there is none."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        def counter(name: str, text: str) -> Counter:
+            metric = Counter(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
+            return metric.labels(model_name)
+
+        def by_reason(name: str, text: str, reasons: Sequence[str]) -> list[Counter]:
+            labels = ["model_name", "reason"]
+            metric = Counter(f"{METRICS_PREFIX}_{name}", text, labels, registry=registry)
+            return [metric.labels(model_name, reason) for reason in reasons]
+
+        self.num_bytes = Gauge(
+            f"{METRICS_PREFIX}_kv_disk_bytes",
+            "Keys and values in --kv-disk-dir, of all workers that share it.",
+            ["model_name"],
+            registry=registry,
+        ).labels(model_name)
+        # In the order of `TierLoad.counts`
+        self.counters = (
+            counter(
+                "external_prefix_cache_queries",
+                "Prompt tokens looked up on the disk of the KV cache: those not found in memory.",
+            ),
+            counter("external_prefix_cache_hits", "Prompt tokens that came from that disk."),
+            counter("kv_disk_slow_pages", "Pages found there that were faster computed than read."),
+            counter("kv_disk_read_bytes", "Keys and values read from there."),
+            counter("kv_disk_written_bytes", "Keys and values written there."),
+            *by_reason(
+                "kv_disk_rejected_pages",
+                "Pages that were read there, and were not what was written, or of another engine.",
+                REJECT_REASONS,
+            ),
+            *by_reason("kv_disk_lost_pages", "Pages that were not written there.", LOSS_REASONS),
+        )
+
+
 class WorkerMetrics:
     """vLLM's stems under our prefix, and what only a queue has."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
         self.registry = registry
         self.runs = RunMetrics(registry, model_name)
+        self.disk = DiskMetrics(registry, model_name)
         self.startup = StartupPhases()
         registry.register(self.startup)
         self._labels = {"model_name": model_name}
@@ -252,6 +298,7 @@ class EngineCounters:
             metrics.num_drafted,
             metrics.num_accepted,
             *metrics.accepted_by_position,
+            *metrics.disk.counters,
         )
         self._counted = (0,) * len(self._counters)
 
@@ -263,6 +310,7 @@ class EngineCounters:
             load.num_drafted,
             load.num_accepted,
             *load.accepted_by_position,
+            *load.tier.counts,
         )
         if any(value < counted for value, counted in zip(values, self._counted, strict=True)):
             self._counted = (0,) * len(values)  # another engine, which begins with nothing

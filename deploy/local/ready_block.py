@@ -13,6 +13,7 @@ from shared.checkpoint.model_files import ModelFiles
 from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.installation import command_line
 from shared.protocol.role_cards import WorkerCard
+from shared.storage.byte_budget import in_units
 
 _USERINFO = re.compile(r"(?<=://)[^/@,]+@")
 
@@ -64,6 +65,8 @@ def ready_block(
 ) -> str:
     """Page, API, model, workers, NATS, and a curl to paste."""
     data = f"  Data     {config.own_data_dir}\n" if has_own_nats else ""
+    if config.kv_disk_dir is not None:
+        data += f"  KV disk  {config.kv_disk_dir}, up to {in_units(config.kv_disk_bytes)}\n"
     workers = config.worker_range
     plural = "" if workers.most == 1 else "es"
     url = base_url(config)

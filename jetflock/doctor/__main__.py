@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from deploy.local.data_folder import default_data_dir
 from deploy.local.running_stack import running_stacks
 from jetflock.doctor.finding import Finding, Verdict, ok, print_as_they_come, print_findings_json
-from jetflock.doctor.machine_checks import disk_findings, machine_findings
+from jetflock.doctor.machine_checks import disk_findings, kv_disk_finding, machine_findings
 from jetflock.doctor.nats_checks import nats_findings
 from jetflock.running.running_service import choose_stack
 from shared.cli.program import Program
@@ -37,6 +37,8 @@ class DoctorConfig(ClusterConfig):
     """Port of the service."""
     data_dir: Path | None = None
     """Folder of jetflock serve; default ~/.local/state/jetflock/port-PORT."""
+    kv_disk_dir: Path | None = None
+    """Folder of --kv-disk-dir, which is looked at, too."""
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
     """Print findings as JSON."""
 
@@ -81,6 +83,8 @@ def _findings(model: str | None, config: DoctorConfig) -> Iterator[Finding]:
     config = _of_what_runs(config)
     yield from machine_findings(config.host, config.port)
     yield from disk_findings(_data_folder(config), config)
+    if config.kv_disk_dir is not None:
+        yield kv_disk_finding(config.kv_disk_dir.expanduser())
     if model is not None:
         # Late: it needs an extra, and a doctor should be able to say so.
         from jetflock.doctor.model_checks import model_findings

@@ -167,6 +167,20 @@ def disk_findings(folder: Path, config: ClusterConfig) -> Iterator[Finding]:
     yield _speed(place)
 
 
+def kv_disk_finding(folder: Path) -> Finding:
+    """Of keys and values; it need not be there yet."""
+    place = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
+    remedy = "chmod 700 it as the user of the workers, or name another by --kv-disk-dir"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return fail("kv disk", f"{folder} cannot be written", remedy)
+    status = place.stat()
+    if place == folder and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
+        return fail("kv disk", f"{folder} is not this user's alone (mode 700)", remedy)
+    num_bytes = sum(each.stat().st_size for each in folder.glob("*.page"))
+    text = f"{in_units(num_bytes)} in {folder}, {in_units(shutil.disk_usage(place).free)} free"
+    return ok("kv disk", text)
+
+
 def _room(place: Path, folder: Path, config: ClusterConfig) -> Finding:
     free = shutil.disk_usage(place).free
     wanted = ByteBudget.of(config).total

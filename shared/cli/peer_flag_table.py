@@ -251,9 +251,14 @@ PEER_FLAGS = (
         advice="keys and values have one type: `--kv-dtype`",
     ),
     PeerFlag(
-        ("--swap-space", "--enable-hierarchical-cache", "--kv-offloading-size"),
+        ("--enable-hierarchical-cache", "--hicache-storage-backend", "--kv-offloading-size"),
         _BOTH,
-        advice="keys and values that leave the pool are computed again, not kept elsewhere",
+        advice="on a CPU `--kv-disk-dir` and `--kv-disk-bytes`; pages do not leave a GPU yet",
+    ),
+    PeerFlag(
+        ("--swap-space",),
+        "vLLM",
+        advice="a retracted request finds its pages by `--kv-disk-dir`, or computes them again",
     ),
     PeerFlag(
         ("--max-total-tokens", "--num-gpu-blocks-override", "--kv-cache-memory-bytes"),

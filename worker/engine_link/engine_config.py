@@ -107,6 +107,11 @@ class EngineConfig(LogConfig):
     """KV slots; by default as many as kv_memory_bytes holds."""
     kv_memory_bytes: int | None = None
     """Memory for keys and values; by default a quarter of what is available, at most 1 GiB."""
+    kv_disk_dir: str | None = None
+    """Folder for keys and values that leave memory, where later prompts find them, also those of
+    the next worker; workers of a machine may share it. On a CPU; by default there is none."""
+    kv_disk_bytes: int = 16 << 30
+    """Of all that is there; what was not used for longest is removed."""
     max_pinned_share: float = 0.5
     """Of the KV slots, how many may hold prefixes that requests ask to keep (keep_prefix)."""
     state_snapshots: int | None = None
@@ -183,6 +188,7 @@ class EngineConfig(LogConfig):
             "max_context_len",
             "num_threads",
             "packed_max_bytes",
+            "kv_disk_bytes",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:

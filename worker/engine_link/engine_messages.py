@@ -143,6 +143,35 @@ class RunOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     prompt_logprobs: bytes = b""  # of the whole prompt, with the first output of a run
 
 
+REJECT_REASONS = ("damaged", "truncated", "foreign", "other_prefix", "unreadable")
+LOSS_REASONS = ("disk_full", "no_room", "unwritable", "slow", "busy")
+
+
+class TierLoad(msgspec.Struct, frozen=True, array_like=True):
+    """Of the disk behind the KV pool; counts are since start."""
+
+    num_bytes: int = 0  # there now, with those of other workers
+    num_queries: int = 0  # prompt tokens looked up there
+    num_hits: int = 0  # of which came from there
+    num_slow_pages: int = 0  # there, and faster computed
+    num_read_bytes: int = 0
+    num_written_bytes: int = 0
+    rejected: tuple[int, ...] = (0,) * len(REJECT_REASONS)  # pages that were read and not taken
+    lost: tuple[int, ...] = (0,) * len(LOSS_REASONS)  # pages that were not written
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return (
+            self.num_queries,
+            self.num_hits,
+            self.num_slow_pages,
+            self.num_read_bytes,
+            self.num_written_bytes,
+            *self.rejected,
+            *self.lost,
+        )
+
+
 class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     """How full the engine is, after the step that carries it."""
 
@@ -162,6 +191,7 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
     num_snapshots: int = 0  # recurrent states that the prefix cache holds
     # Since start, how often the first, second, ... guess of a step was right.
     accepted_by_position: tuple[int, ...] = (0,) * NUM_DRAFT_POSITIONS
+    tier: TierLoad = TierLoad()
 
 
 class RunBegin(msgspec.Struct, frozen=True, array_like=True):

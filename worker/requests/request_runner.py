@@ -195,6 +195,7 @@ class RequestRunner:
         if self._engine.load is not None:
             self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
             self._metrics.num_snapshots.set(self._engine.load.num_snapshots)
+            self._metrics.disk.num_bytes.set(self._engine.load.tier.num_bytes)
 
     def _maybe_pull(self) -> None:
         is_wanted = not self.parts.capacity.is_closed and not self.parts.capacity.is_paused

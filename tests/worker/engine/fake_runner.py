@@ -27,12 +27,14 @@ from worker.engine.request.step_result import DoneStep, SampleError, StepHandle,
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
+from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.schedule.waiting_queue import SchedulePolicy
 from worker.engine.speculation.drafter import Drafter
 from worker.engine.speculation.earlier_outputs import EarlierOutputs
 from worker.engine.speculation.ngram_index import NgramIndex
 from worker.engine.speculation.repetition_drafter import RepetitionDrafter
 from worker.engine.speculation.suffix_index import SuffixIndex
+from worker.engine.tiers.kv_tier import KVTier, PageContent, TierCounts
 
 Model = Callable[[Sequence[int]], int]
 
@@ -165,6 +167,22 @@ class FakeRunner:
                 if entry.req.pooling is not None
             },
         )
+
+    @property
+    def num_page_bytes(self) -> int:
+        return self._ledger.page_size * 16
+
+    def read_page(self, page: int, content: PageContent) -> None:
+        """A number a slot, and whether it was written."""
+        slots = range(page * self._ledger.page_size, (page + 1) * self._ledger.page_size)
+        values = [(self._slots.get(slot, 0), slot in self._slots) for slot in slots]
+        content.view(np.int64)[:] = np.array(values, np.int64).ravel()
+
+    def write_page(self, page: int, content: PageContent) -> None:
+        pairs = content.view(np.int64).reshape(-1, 2).tolist()
+        for slot, (value, is_written) in enumerate(pairs, page * self._ledger.page_size):
+            if is_written:
+                self._slots[slot] = value
 
     def _go_on(self, step: FakeStep) -> None:
         """By the states of all rows."""
@@ -345,6 +363,53 @@ def expected_embedding(
     return str(int(sum(prompt_ids) if id_sum is None else id_sum)).encode()
 
 
+class FakeTier:
+    """Pages in a dictionary, which arrive when they are let."""
+
+    max_ordered = 3
+    read_s: float | None = None
+    write_s: float | None = None
+    num_bytes = 0
+
+    def __init__(self) -> None:
+        self.counts = TierCounts()
+        self.pages: dict[bytes, PageContent] = {}
+        self.lost: set[bytes] = set()  # what is not what was written, as is seen when it is read
+        self.has_room = True
+        self.is_hung = False
+        self._orders: list[bytes] = []
+
+    @property
+    def num_pages(self) -> int:
+        return len(self.pages)
+
+    def has(self, chain: bytes) -> bool:
+        return chain in self.pages
+
+    is_known = has
+
+    def put(self, chain: bytes, content: PageContent, used_ns: int) -> None:
+        assert self.has_room
+        assert chain not in self.pages
+        self.pages[chain] = content
+
+    def order(self, chain: bytes, used_ns: int) -> None:
+        self._orders.append(chain)
+        assert len(self._orders) <= self.max_ordered
+
+    def take_arrived(self) -> list[PageContent | None]:
+        if self.is_hung:
+            return []
+        arrived, self._orders = self._orders, []
+        for chain in self.lost.intersection(arrived):
+            self.pages.pop(chain, None)
+        self.lost.difference_update(arrived)
+        return [self.pages.get(chain) for chain in arrived]
+
+    def clear(self) -> None:
+        self.pages.clear()
+
+
 class Stage:
     """A scheduler with a fake runner, and all that it put out."""
 
@@ -364,6 +429,7 @@ class Stage:
         max_prefill_tokens: int | None = None,
         snapshots: StateSnapshots | None = None,
         window: int | None = None,
+        tier: KVTier | None = None,
     ) -> None:
         windows = None
         if window is not None:
@@ -377,14 +443,27 @@ class Stage:
             snapshots=snapshots,
             windows=windows,
         )
+        runner_type = DelayedRunner if overlap_depth else FakeRunner
+        self.runner = runner_type(self.ledger, model)
+        self.time_s = 0.0
+        self.token_s: float | None = None  # of computing one, as it is told
+        self.tier = (
+            None
+            if tier is None
+            else TierLedger(tier, self.runner, self.ledger, 1, lambda: self.time_s)
+        )
         self.scheduler = Scheduler(
-            self.ledger, max_running, max_context_len, VOCAB_SIZE, policy, drafter=drafter
+            self.ledger,
+            max_running,
+            max_context_len,
+            VOCAB_SIZE,
+            policy,
+            drafter=drafter,
+            tier=self.tier,
         )
         self.max_step_tokens = max_step_tokens
         self.max_prefill_tokens = max_prefill_tokens
         self.model = model
-        runner_type = DelayedRunner if overlap_depth else FakeRunner
-        self.runner = runner_type(self.ledger, model)
         self.steps = StepPipeline(self.scheduler, self.runner, overlap_depth)
         self.stop_check = StopCheck(eos_token_ids, max_context_len)
         self.tokens: dict[int, list[int]] = {}
@@ -433,6 +512,7 @@ class Stage:
 
     def step(self) -> bool:
         """False when there was nothing to do."""
+        self.scheduler.serve_tier(self.token_s)
         done = self.steps.advance(self.max_step_tokens, self.max_prefill_tokens)
         for output in done.outputs if done is not None else ():
             self._take(output.run_id, output.token_ids, output.finish)

@@ -147,9 +147,17 @@ class RadixCache:
         self.unlock(node)
         return ExtendResult(last, path, duplicates)
 
+    def has(self, node: RadixNode) -> bool:
+        """Whether it has not been evicted."""
+        return node.parent is None or node.parent.children.get(node.key) is node
+
     def evict(self, num_pages: int) -> list[int]:
         """Takes up to `num_pages` pages out of the tree, and gives them to the caller."""
-        evicted: list[int] = []
+        return [node.page for node in self.evict_nodes(num_pages)]
+
+    def evict_nodes(self, num_pages: int) -> list[RadixNode]:
+        """The same, with the ways to them."""
+        evicted: list[RadixNode] = []
         while len(evicted) < num_pages and self._heap:
             rank, node = heapq.heappop(self._heap)
             if rank != node.queued_rank:  # it has another entry
@@ -160,7 +168,8 @@ class RadixCache:
             if rank != node.eviction_rank:  # used or pinned since: back, at its true place
                 self._maybe_queue(node)
                 continue
-            evicted.append(self._remove_leaf(node))
+            self._remove_leaf(node)
+            evicted.append(node)
         return evicted
 
     @property
@@ -219,7 +228,7 @@ class RadixCache:
         self.num_evictable_pages += 1
         return child
 
-    def _remove_leaf(self, node: RadixNode) -> int:
+    def _remove_leaf(self, node: RadixNode) -> None:
         parent = node.parent
         assert parent is not None
         del parent.children[node.key]
@@ -232,7 +241,6 @@ class RadixCache:
         if self.windows is not None:
             self.windows.forget(node)
         self._maybe_queue(parent)
-        return node.page
 
     def _maybe_queue(self, node: RadixNode) -> None:
         if node.children or node.num_holders or node.queued_rank or node.parent is None:

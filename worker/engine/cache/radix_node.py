@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import itertools
 from collections import OrderedDict
@@ -10,10 +11,16 @@ from collections.abc import Iterable, Iterator
 _SLACK = 64  # entries of nodes that are pinned no more, before they are swept out
 
 
+def next_chain(chain: bytes, key: bytes) -> bytes:
+    """Of a page behind that of `chain`: a digest of a namespace and of all tokens up to its end."""
+    return hashlib.sha256(chain + key).digest()
+
+
 class RadixNode:
     """One page of tokens, after the pages of its ancestors."""
 
     __slots__ = (
+        "_chain",
         "children",
         "key",
         "last_access",
@@ -41,11 +48,26 @@ class RadixNode:
         # The same of what layers with a window keep of its tokens: it has a page of its own
         self.window_page: int | None = None
         self.num_window_holders = 0  # requests whose next token sees it
+        self._chain: bytes | None = b"" if parent is None else None
 
     @property
     def eviction_rank(self) -> tuple[bool, int]:
         """The lowest goes first: of the pinned ones none, as long as there are others."""
         return self.pinned_until > 0, self.last_access
+
+    @property
+    def chain(self) -> bytes:
+        """The name of its page outside this process."""
+        unnamed: list[RadixNode] = []
+        node = self
+        while node._chain is None:
+            unnamed.append(node)
+            assert node.parent is not None
+            node = node.parent
+        chain = node._chain
+        for each in reversed(unnamed):
+            chain = each._chain = next_chain(chain, each.key)
+        return chain
 
     def path_up(self) -> Iterator[RadixNode]:
         """Itself and its ancestors, but for the root."""

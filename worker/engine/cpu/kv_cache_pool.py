@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from shared.checkpoint.stored_format import KVDTypeName
 from worker.engine.cpu.cache_memory import CacheMemory
 from worker.engine.layers.kv_layout import KVGroup, KVLayout, kv_vector_bytes
+from worker.engine.tiers.kv_tier import PageContent
 
 
 def kv_cache_dtype(name: KVDTypeName, dtype: torch.dtype) -> torch.dtype:
@@ -65,6 +66,28 @@ class KVCachePool:
             # torch takes three times as long, and more for all of them at once
             for page in window_pages if self._is_apart(group) else pages:
                 each[:, :, page] = 0
+
+    @property
+    def num_page_bytes(self) -> int:
+        """In all layers, none of which has pages of its own."""
+        return self.layout.bytes_per_token * self.page_size
+
+    def read_page(self, page: int, content: PageContent) -> None:
+        for part, each in self._parts(content):
+            part[:] = each[:, :, page]
+
+    def write_page(self, page: int, content: PageContent) -> None:
+        for part, each in self._parts(content):
+            each[:, :, page] = part
+
+    def _parts(self, content: PageContent) -> Iterator[tuple[PageContent, PageContent]]:
+        """Of each group, [num_layers, num_vectors, bytes of a page], and its memory."""
+        start = 0
+        for each in self._bytes:
+            num_layers, num_vectors, _, num_bytes = each.shape
+            end = start + num_layers * num_vectors * num_bytes
+            yield content[start:end].reshape(num_layers, num_vectors, num_bytes), each
+            start = end
 
     def _is_apart(self, group: KVGroup) -> bool:
         return self.num_window_pages is not None and group.has_window

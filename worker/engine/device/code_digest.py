@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from shared import errors
+
+ENGINE_CODE = (Path(__file__).parents[1], Path(errors.__file__).parent)  # worker.engine and shared
 _SUFFIXES = (".py", ".h", ".cpp")
 
 

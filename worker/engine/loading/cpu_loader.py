@@ -32,8 +32,9 @@ from worker.engine.loading.memory_check import (
     pool_needs,
     weight_bytes,
 )
-from worker.engine.loading.model_loader import LoadedModel, LoadSite
+from worker.engine.loading.model_loader import LoadedModel, LoadSite, OutsidePool
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
+from worker.engine.loading.tier_loading import check_tier, open_tier, told_tier
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
@@ -104,6 +105,7 @@ class CpuLoader:
         )
         loaded = self._load(setup, libraries, needs, head)
         pool, forward = loaded.pool, loaded.forward
+        tier = open_tier(self._site.config, setup, pool, loaded.kernel_set)
         draft: Draft | None = None
         if head is not None:
             draft = _put_beside(loaded, head)
@@ -140,6 +142,7 @@ class CpuLoader:
                     (
                         self._remark(setup.config, num_snapshots),
                         _told_windows(pool),
+                        "" if tier is None else told_tier(self._site.config, tier),
                         loaded.remark,
                         "" if draft is None else f"{draft.name} guesses for it",
                     ),
@@ -150,6 +153,7 @@ class CpuLoader:
             kernel_set=loaded.kernel_set,
             num_packed_failures=loaded.num_packed_failures,
             release_cache=release_cache,
+            outside=None if tier is None else OutsidePool(tier, pool),
             no_embeds=_embeds_obstacle(setup.config),
             tells_hidden=True,
             make_drafter=None
@@ -349,6 +353,7 @@ def prepare_on_cpu(
     """
     config, model, dtype = site.config, setup.config, setup.dtype
     _check_int8_kv(config, setup)
+    check_tier(config, setup)
     may_have_experts = may_choose_native_experts(config, model, dtype)
     if config.cpu_activations == "int8":
         _check_int8_inputs(config, setup, may_have_experts=may_have_experts)

@@ -29,9 +29,10 @@ from worker.engine.loading.encoder_loader import EncoderLoader
 from worker.engine.loading.gpu_loader import GpuLoader, TensorParallelLoader
 from worker.engine.loading.hearing_loader import HearingLoader
 from worker.engine.loading.load_progress import LoadPhases, LoadProgress
-from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader
+from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader, OutsidePool
 from worker.engine.loading.packed_loading import check_packed
 from worker.engine.loading.stored_weights import remark_on_stored_weights, weights_format
+from worker.engine.loading.tier_loading import refuse_tier
 from worker.engine.loop.command_loop import CommandLoop
 from worker.engine.loop.engine import Engine, ReqParts
 from worker.engine.loop.step_budget import StepBudget, StepTargets
@@ -52,6 +53,7 @@ from worker.engine.request.stop_check import StopCheck
 from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.scheduler import Scheduler
+from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.speculation.drafter import Drafter
 from worker.engine.speculation.drafters import make_drafter
 from worker.engine_link.engine_channel import EngineChannel
@@ -149,7 +151,7 @@ class EngineLoader:
         budget: StepBudget,
         grammars: GrammarBackend,
     ) -> Engine:
-        scheduler, runner = self._make_books(setup, loaded)
+        scheduler, runner = self._make_books(setup, loaded, loaded.outside)
         return Engine(
             scheduler,
             StepPipeline(scheduler, runner, int(self._step.has_overlap)),
@@ -182,6 +184,7 @@ class EngineLoader:
                 raise ConfigError(
                     "cpu_activations=int8 is for models that make tokens, on a CPU with tp=1"
                 )
+            refuse_tier(self._config)
             if self._config.draft_model is not None:
                 raise ConfigError(
                     f"draft_model={self._config.draft_model} is for models that make tokens, on a "
@@ -198,7 +201,9 @@ class EngineLoader:
             num_cores if num_cores >= MIN_PARALLEL_CORES else 1,
         )
 
-    def _make_books(self, setup: ModelSetup, loaded: LoadedModel) -> tuple[Scheduler, BatchRunner]:
+    def _make_books(
+        self, setup: ModelSetup, loaded: LoadedModel, outside: OutsidePool | None = None
+    ) -> tuple[Scheduler, BatchRunner]:
         """A scheduler with empty books, and the runner that reads them."""
         max_running, num_snapshots = self._step.max_running, loaded.num_snapshots
         ledger = KVLedger(
@@ -219,6 +224,7 @@ class EngineLoader:
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
                 self._make_drafter(loaded, ledger),
+                None if outside is None else TierLedger(outside.tier, outside.memory, ledger),
             ),
             loaded.make_runner(ledger.page_tables),
         )

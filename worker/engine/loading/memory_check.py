@@ -16,6 +16,7 @@ from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.request.step_limits import StepLimits
+from worker.engine.tiers.disk_tier import STAGED_BYTES
 from worker.engine_link.engine_config import EngineConfig
 
 MIN_KV_TOKENS = 1024  # with fewer, hardly a request could be served
@@ -49,7 +50,8 @@ def check_memory(
     state_bytes = (max_running + num_snapshots) * model.state_bytes
     cross_bytes = max_running * model.cross_bytes(dtype)
     available = available_memory_bytes()
-    num_kept_bytes = kv_bytes + state_bytes + cross_bytes
+    staged_bytes = 2 * STAGED_BYTES if config.kv_disk_dir is not None else 0
+    num_kept_bytes = kv_bytes + state_bytes + cross_bytes + staged_bytes
     if num_weight_bytes + beside.num_weight_bytes + num_kept_bytes <= available:
         return
     kept_tokens = ""
@@ -60,6 +62,8 @@ def check_memory(
     coded = "experts" if model.num_expert_values else "projections"
     kept = f", its {coded} in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
+    if staged_bytes:
+        kept_tokens += f", pages to and from kv_disk_dir {_gib(staged_bytes)}"
     states = ""
     if state_bytes:
         told = f", state_snapshots={num_snapshots}" if num_snapshots else ""
@@ -84,11 +88,13 @@ def pool_needs(
     beside_per_token: int = 0,
 ) -> PoolNeeds:
     """Of keys and values on a CPU, and of `beside_per_token` bytes that a draft model keeps. Layers
-    with a window keep less of a text that is longer.
+    with a window keep less of a text that is longer, unless its pages go to a disk as a whole.
     """
     kv_dtype = kv_cache_dtype(config.kv_dtype, dtype)
     layout = KVLayout.of(model.attention_layers, kv_dtype, config.page_size)
     needs = PoolNeeds(config.page_size, layout.bytes_per_token + beside_per_token)
+    if config.kv_disk_dir is not None:
+        return needs
     if layout.window is None or layout.window >= max_context_len or model.state_layers:
         return needs
     sight, step = model.sight, StepLimits.of(config, on_gpu=False)

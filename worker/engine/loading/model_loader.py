@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shared.protocol.role_cards import GpuCard
 from shared.protocol.sampling import PoolingParams
@@ -21,6 +21,7 @@ from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.speculation.drafter import Drafter
+from worker.engine.tiers.kv_tier import KVTier, PageMemory
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -41,6 +42,13 @@ class KVSize(Protocol):
     num_pages: int
     num_window_pages: int | None  # of layers with a window; None: they have no pages of their own
     num_tokens: int
+
+
+class OutsidePool(NamedTuple):
+    """Where pages go that leave the pool, and the memory that they are copied from and to."""
+
+    tier: KVTier
+    memory: PageMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,7 @@ class LoadedModel:
     num_packed_failures: int = 0  # of the packed form on disk: not had, or not as it was written
     # Gives the memory of the pool back until it is written again. None: it cannot.
     release_cache: Callable[[], None] | None = None
+    outside: OutsidePool | None = None  # None: what leaves the pool is gone
     # For the books of one scheduler. None: it has no draft model.
     make_drafter: Callable[[KVLedger], Drafter] | None = None
 

@@ -38,7 +38,7 @@ from worker.engine_link.engine_messages import (
     StepOutput,
 )
 
-GRAMMAR_POLL_S = 0.002
+POLL_S = 0.002  # of what other threads do
 SIGN_OF_LIFE_S = 1.0
 NO_HIDDEN = "hidden states are told only by models that make tokens on a CPU, with tp=1"
 NO_BEAMS = (
@@ -130,14 +130,16 @@ class Engine:
 
     @property
     def wait_s(self) -> float:
-        return GRAMMAR_POLL_S if self._in_grammar_queue else math.inf
+        polls = self._in_grammar_queue or self._scheduler.has_tier_work
+        return POLL_S if polls else math.inf
 
     @property
     def has_news(self) -> bool:
-        """A grammar that is compiled is progress, and looks like a hang to those who wait."""
-        owes_sign_of_life = (
-            bool(self._in_grammar_queue) and time.monotonic() - self._sent_at > SIGN_OF_LIFE_S
-        )
+        """A grammar that is compiled, or a page that is read, is progress, and looks like a hang to
+        those who wait.
+        """
+        waits = bool(self._in_grammar_queue) or self._scheduler.awaits_pages
+        owes_sign_of_life = waits and time.monotonic() - self._sent_at > SIGN_OF_LIFE_S
         return self._has_news or owes_sign_of_life
 
     @property
@@ -147,7 +149,8 @@ class Engine:
 
     @property
     def _can_step(self) -> bool:
-        return self._scheduler.has_work and not self._is_paused
+        scheduler = self._scheduler
+        return scheduler.has_work and not self._is_paused and not scheduler.awaits_pages
 
     def check_integrity(self) -> None:
         self._scheduler.check_integrity()
@@ -168,7 +171,7 @@ class Engine:
     def release_cache(self) -> None:
         assert self.is_idle
         assert self._release_cache is not None, "it has not said that it can"
-        self._scheduler.flush_cache()
+        self._scheduler.empty_pool()
         self._release_cache()
 
     def load_adapter(self, adapter: str, path: Path) -> None:
@@ -215,7 +218,10 @@ class Engine:
         self._grammar_queue.wait_for(command.run_id, grammar, unpack_token_ids(command.output_ids))
 
     def admit(self) -> None:
-        """Requests whose grammar is ready go where they would have been without one."""
+        """Requests whose grammar is ready go where they would have been without one; pages come and
+        go.
+        """
+        self._scheduler.serve_tier(self._budget.prefill_token_s)
         for seated in self._grammar_queue.take_seated() if self._in_grammar_queue else ():
             arrival = self._in_grammar_queue.pop(seated.run_id)
             self._has_news = True

@@ -90,6 +90,11 @@ class StepBudget:
         self._num_calm = 0  # steps since memory was short, or since it was thought to be larger
         self.num_tokens = max_tokens
 
+    @property
+    def prefill_token_s(self) -> float | None:
+        """How long a token of a prompt takes, lately; None before there was any."""
+        return self._costs.prefill_token_s
+
     def num_prefill_tokens(self, num_decoding: int, num_waiting_tokens: int) -> int:
         """How many of the tokens may be prompts', when so many requests decode, and prompts of so
         many tokens wait.

@@ -6,12 +6,11 @@ import contextlib
 import hashlib
 import os
 import shutil
-import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from shared.telemetry.log import get_logger
+from worker.engine.device.cache_folder import make_private, open_private
 from worker.engine.device.cache_lock import cache_lock
 from worker.engine.packed.errors import DamagedFile, NoRoom, PackedError
 from worker.engine.packed.packed_file import DIGEST_BYTES, Checksum, MappedFile, PackedWriter
@@ -45,7 +44,7 @@ class PackedFolder:
         Workers that start together build it once. None where it cannot be had.
         """
         try:
-            self._prepare()
+            make_private(self.path)
             mapped = self._map(key)
             if mapped is not None:
                 return mapped
@@ -62,7 +61,7 @@ class PackedFolder:
         glance = sources.glance()
         path = self.path / f"{glance.hex()[:32]}{KNOWN_SUFFIX}"
         try:
-            self._prepare()
+            make_private(self.path)
             known = _read_known(path, glance)
         except (PackedError, OSError):  # noted by who looks for the weights
             return sources.digest(self._num_threads)
@@ -80,19 +79,8 @@ class PackedFolder:
         kept = sorted(self.path.glob(f"*{KNOWN_SUFFIX}"), key=lambda each: each.lstat().st_mtime_ns)
         for each in kept[: 1 - MAX_KNOWN]:
             each.unlink(missing_ok=True)
-        with _open_private(path) as file:
+        with os.fdopen(open_private(path), "wb") as file:
             file.write(known + hashlib.sha256(known).digest())
-
-    def _prepare(self) -> None:
-        """Raises PackedError for a folder that others may write to or read; OSError."""
-        with contextlib.suppress(FileExistsError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.mkdir(mode=0o700)
-        status = self.path.lstat()
-        if not stat.S_ISDIR(status.st_mode):
-            raise PackedError(f"{self.path} is no folder")
-        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise PackedError(f"{self.path} is not this user's alone (mode 700)")
 
     def _map(self, key: bytes) -> MappedFile | None:
         path = self._file(key, SUFFIX)
@@ -113,7 +101,7 @@ class PackedFolder:
         self._check_disk(num_bytes)
         path, made = self._file(key, SUFFIX), self._file(key, ".new")
         try:
-            with _open_private(made) as file:
+            with os.fdopen(open_private(made), "wb") as file:
                 writer = PackedWriter(file, key, self._max_bytes, self._checksum)
                 num_written = writer.finish(build(writer))
             self._make_room(key, num_written)
@@ -173,8 +161,3 @@ def _read_known(path: Path, glance: bytes) -> bytes | None:
     digest = known[len(glance) :][:DIGEST_BYTES]
     is_whole = known == glance + digest + hashlib.sha256(glance + digest).digest()
     return digest if is_whole else None
-
-
-def _open_private(path: Path) -> BinaryIO:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, 0o600), "wb")

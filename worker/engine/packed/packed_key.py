@@ -13,15 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from shared import errors
 from shared.checkpoint.model_files import weight_files
-from worker.engine.device.code_digest import code_digest
+from worker.engine.device.code_digest import ENGINE_CODE, code_digest
 
 BLOCK_BYTES = 4 << 20
 NUM_SAMPLES, SAMPLE_BYTES = 64, 4096  # of a file
 SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
-
-_CODE = (Path(__file__).parents[1], Path(errors.__file__).parent)  # worker.engine and shared
 
 
 class SourceFile(NamedTuple):
@@ -105,7 +102,7 @@ def packed_key(sources: bytes, *settings: str) -> bytes:
     """
     digest = hashlib.sha256(sources)
     digest.update("\n".join((torch.__version__, *settings)).encode())
-    digest.update(code_digest(_CODE))
+    digest.update(code_digest(ENGINE_CODE))
     return digest.digest()
 
 

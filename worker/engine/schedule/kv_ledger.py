@@ -64,6 +64,7 @@ class KVLedger:
         self.num_prefix_queries = 0  # prompt tokens looked up, since start
         self.num_prefix_hits = 0  # of which were found
         self._fresh_pages: list[int] = []  # handed out since `take_fresh_pages`
+        self._evicted: list[RadixNode] = []  # for pages of others, since `take_evicted`
         self._spare_pages: list[int] = []  # free as soon as no step in flight uses them
 
     @property
@@ -107,6 +108,11 @@ class KVLedger:
             req.last_match = self.cache.version, self.cache.match(keys)
         return req.last_match[1]
 
+    def keys_behind(self, req: Req, match: MatchResult) -> list[bytes]:
+        """Of the pages that it could find, and has not."""
+        num_pages = (req.num_tokens - 1) // self.page_size
+        return self._keys(req, len(match.pages), num_pages)
+
     def num_available_beside(self, match: MatchResult) -> int:
         """Pages that are available when the matched ones are held."""
         return self.num_available_pages - self.cache.num_unheld(match.node)
@@ -143,18 +149,44 @@ class KVLedger:
         if num_tokens <= req.num_slots:
             return
         num_short = self.num_pages_short(req, num_tokens)
-        num_missing = num_short - self.allocator.num_free
-        if num_missing > 0 or self.windows is not None:
+        if self.windows is not None:
             self.cache.end_pins(self._clock())
-        if num_missing > 0:
-            self.allocator.free(self.cache.evict(num_missing))
-        pages = self.allocator.allocate(num_short)
+        pages = self._allocate(num_short)
         self.req_to_token.write_pages(req.row, req.num_pages, pages)
         if self.windows is not None:
             self.windows.extend(req, req.num_pages, num_short)
         req.num_pages += num_short
         req.num_slots = req.num_pages * self.page_size
         self._fresh_pages += pages
+
+    def _allocate(self, num_pages: int) -> list[int]:
+        num_missing = num_pages - self.allocator.num_free
+        if num_missing > 0:
+            self.cache.end_pins(self._clock())
+            evicted = self.cache.evict_nodes(num_missing)
+            self._evicted += evicted
+            self.allocator.free(node.page for node in evicted)
+        return self.allocator.allocate(num_pages)
+
+    def take_evicted(self) -> list[RadixNode]:
+        """Those that have left the cache since the last call, for pages of others: until the next
+        step is launched their pages hold what they held.
+        """
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def adopt(self, parent: RadixNode, key: bytes) -> RadixNode | None:
+        """A page of the cache behind another, whose content comes from elsewhere, and is to be
+        there before anybody plans a step. None: there is no room for it.
+        """
+        self.cache.lock(parent)
+        pages = self._allocate(1) if self.num_available_pages else []
+        if not pages:
+            self.cache.unlock(parent)
+            return None
+        node = self.cache.extend_lock(parent, [key], pages).node
+        self.cache.unlock(node)
+        return node
 
     def take_fresh_pages(self) -> tuple[list[int], list[int]]:
         """Pages handed out since the last call, and those of layers with a window: what they hold
@@ -203,15 +235,16 @@ class KVLedger:
         if self.windows is not None:
             self.windows.free_spares()
 
-    def release(self, req: Req, *, keep: bool = True) -> None:
-        """Takes back all that it holds; with `keep` its computed pages stay in the cache.
+    def release(self, req: Req, *, keep: bool = True) -> RadixNode | None:
+        """Takes back all that it holds; with `keep` its computed pages stay in the cache. Returns
+        the last one that the cache has of it, if it held any.
 
         Pages of the request, by index in its row:
           [0, num_cached_pages)          the cache's: unlock
           [num_cached_pages, num_pages)  its own, partly filled or not worth keeping: free
         """
         if req.row < 0:
-            return
+            return None
         assert req.num_in_flight == 0, "a step in flight uses its pages"
         if keep:
             self.commit(req)
@@ -224,11 +257,13 @@ class KVLedger:
             self.windows.end(req)
         if keep and req.options.keep is not None:
             self._pin(req, req.lock_node, req.options.keep)
-        self.cache.unlock(req.lock_node)
+        last = req.lock_node
+        self.cache.unlock(last)
         self.req_to_token.free(req.row)
         req.row = -1
         req.lock_node = None
         req.num_pages = req.num_cached_pages = req.num_computed = req.num_slots = 0
+        return last
 
     def num_pinned_tokens(self) -> int:
         """That are kept from eviction now."""

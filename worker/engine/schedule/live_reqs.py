@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from worker.engine.request.req import Req, ReqStatus
 from worker.engine.schedule.kv_ledger import KVLedger
+from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.schedule.waiting_queue import WaitingQueue
 from worker.engine.speculation.drafter import Drafter
 
@@ -76,9 +77,16 @@ def _num_equal(hashes: Sequence[int], others: Sequence[int]) -> int:
 class LiveReqs:
     """Each waits or runs. One that has ended leaves when no step in flight uses its pages."""
 
-    def __init__(self, ledger: KVLedger, waiting: WaitingQueue, drafter: Drafter | None) -> None:
+    def __init__(
+        self,
+        ledger: KVLedger,
+        waiting: WaitingQueue,
+        drafter: Drafter | None,
+        tier: TierLedger | None = None,
+    ) -> None:
         self._ledger = ledger
         self._drafter = drafter
+        self._tier = tier
         self._by_run_id: dict[int, Req] = {}  # waiting and running
         self.waiting = waiting
         self.running: list[Req] = []  # in order of admission
@@ -109,6 +117,8 @@ class LiveReqs:
     def begin(self, req: Req) -> None:
         """It joins the running batch; its pages are held."""
         self.waiting.remove(req)
+        if self._tier is not None:
+            self._tier.forget(req)
         req.status = ReqStatus.RUNNING
         self.running.append(req)
         self.prefilling[req.run_id] = req
@@ -116,7 +126,7 @@ class LiveReqs:
 
     def retract(self, req: Req) -> None:
         """It waits again, at its old place."""
-        self._ledger.release(req)
+        self._release(req, keep=True)
         self._leave_batch(req)
         if self._drafter is not None:
             self._drafter.forget(req)
@@ -131,13 +141,15 @@ class LiveReqs:
         del self._by_run_id[req.run_id]
         if self._drafter is not None:
             self._drafter.forget(req)
+        if self._tier is not None:
+            self._tier.forget(req)
         self.leaving[req] = keep
         self.maybe_release(req)
 
     def maybe_release(self, req: Req) -> None:
         """Releases one that leaves once no step has it; called after each step that had it."""
         if req.num_in_flight == 0:
-            self._ledger.release(req, keep=self.leaving.pop(req))
+            self._release(req, keep=self.leaving.pop(req))
 
     def check_integrity(self) -> None:
         """Raises RuntimeError when the books do not agree."""
@@ -150,8 +162,15 @@ class LiveReqs:
             raise RuntimeError("a request decodes before its prefill is over")
         self.waiting.check_integrity()
         self._ledger.check_integrity([*self.running, *self.leaving])
+        if self._tier is not None:
+            self._tier.check_integrity()
         if any(req.num_in_flight < 1 for req in self.leaving):
             raise RuntimeError("a request that has ended keeps its pages")
+
+    def _release(self, req: Req, *, keep: bool) -> None:
+        last = self._ledger.release(req, keep=keep)
+        if self._tier is not None:
+            self._tier.keep(last)
 
     def _leave_batch(self, req: Req) -> None:
         self.running.remove(req)

@@ -10,6 +10,7 @@ from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
 from worker.engine.schedule.prefill_adder import PrefillAdder, ReserveRatio
 from worker.engine.schedule.result_taker import ResultTaker, with_cached_tokens
+from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.schedule.waiting_queue import (
     DEFAULT_AGING_S,
     AdmissionOrder,
@@ -17,7 +18,7 @@ from worker.engine.schedule.waiting_queue import (
     WaitingQueue,
 )
 from worker.engine.speculation.drafter import Drafter
-from worker.engine_link.engine_messages import EngineLoad, RunOutput
+from worker.engine_link.engine_messages import EngineLoad, RunOutput, TierLoad
 
 
 class Scheduler:
@@ -38,13 +39,15 @@ class Scheduler:
         policy: SchedulePolicy = "fcfs",
         aging_s: float = DEFAULT_AGING_S,
         drafter: Drafter | None = None,
+        tier: TierLedger | None = None,  # None: pages that leave the pool are gone
     ) -> None:
         self._ledger = ledger
+        self._tier = tier
         self._drafter = drafter
         self._vocab_size = vocab_size
         self._max_running = max_running
         self._max_context_len = max_context_len
-        self._reqs = LiveReqs(ledger, WaitingQueue(aging_s), drafter)
+        self._reqs = LiveReqs(ledger, WaitingQueue(aging_s), drafter, tier)
         self._results = ResultTaker(self._reqs, ledger, drafter)
         self._admission_order = AdmissionOrder(policy, aging_s, ledger)
         self._num_in_flight = 0  # steps
@@ -88,6 +91,30 @@ class Scheduler:
     def flush_cache(self) -> None:
         """Forgets all cached prefixes that no running request holds."""
         self._ledger.flush()
+        if self._tier is not None:
+            self._tier.clear()
+
+    def empty_pool(self) -> None:
+        """The same, but for pages outside the pool."""
+        self._ledger.flush()
+
+    def serve_tier(self, token_s: float | None) -> None:
+        """Between two steps. A token of a prompt is computed in `token_s`."""
+        if self._tier is not None:
+            self._tier.serve(self._reqs.waiting.window, token_s)
+
+    @property
+    def has_tier_work(self) -> bool:
+        """Whether `serve_tier` has something to do before long."""
+        return self._tier is not None and self._tier.is_busy
+
+    @property
+    def awaits_pages(self) -> bool:
+        """Nobody can run before a tier has read something."""
+        tier = self._tier
+        if tier is None or not tier.is_reading or self._reqs.running:
+            return False
+        return all(tier.is_coming(req) for req in self._reqs.waiting.window)
 
     def next_batch(
         self, token_budget: int, prefill_budget: int | None = None
@@ -160,6 +187,7 @@ class Scheduler:
             accepted_by_position=tuple(drafts.accepted_by_position),
             num_pinned_tokens=ledger.num_pinned_tokens(),
             num_snapshots=ledger.snapshots.num_cached if ledger.snapshots else 0,
+            tier=TierLoad() if self._tier is None else self._tier.load(),
         )
 
     def check_integrity(self) -> None:
@@ -285,6 +313,9 @@ class Scheduler:
             entry.has_awaited_input and entry.req.must_know_next for entry in plain
         )
         copies = self._ledger.plan_copies(entries)
+        evicted = self._ledger.take_evicted()
+        if self._tier is not None:
+            self._tier.save(evicted)
         pages, window_pages = self._ledger.take_fresh_pages()
         return ScheduleBatch(
             entries, len(plain), pages, window_pages, may_await, chooses_late, copies
@@ -305,6 +336,8 @@ class Scheduler:
         has_admitted = False
         for req in self._admission_order.candidates(self._reqs.waiting):
             if self._reqs.pending_prefixes.will_serve(req):
+                continue
+            if self._tier is not None and self._tier.is_coming(req):
                 continue
             if not adder.is_open or not adder.try_admit(req):
                 return False

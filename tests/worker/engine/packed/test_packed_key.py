@@ -58,7 +58,7 @@ def test_writing_meanwhile_is_seen(tmp_path: Path) -> None:
 
 def test_code_and_settings_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.py").write_text("x = 1")
-    monkeypatch.setattr(module, "_CODE", (tmp_path,))
+    monkeypatch.setattr(module, "ENGINE_CODE", (tmp_path,))
     keys = {packed_key(b"sources", "avx2"), packed_key(b"sources", "avx512")}
     (tmp_path / "a.py").write_text("x = 2")
     keys.add(packed_key(b"sources", "avx2"))

@@ -16,6 +16,7 @@ from tests.worker.engine.depth import IS_DEEP, stateful_settings
 from tests.worker.engine.fake_runner import (
     NAN_TOKEN,
     DelayedRunner,
+    FakeTier,
     Model,
     Stage,
     expected_embedding,
@@ -49,6 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = Stage()
+        self.tier: FakeTier | None = None
         self.prompts: dict[int, list[int]] = {}
         self.resumed: dict[int, int] = {}
         self.max_tokens: dict[int, int] = {}
@@ -69,9 +71,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         eos_token_ids=st.sampled_from([(), (3,)]),
         policy=st.sampled_from(["fcfs", "lpm"]),
         max_prefill_tokens=st.none() | st.integers(1, 8),
-        num_snapshots=st.none() | st.integers(0, 6),
+        kind=st.sampled_from(["tier", "tier", "states", "states", "windows", "pages"]),
+        num_snapshots=st.integers(0, 6),
         min_gain_tokens=st.integers(1, 6),
-        window=st.sampled_from([None, 1, 3, 4, 9]),
+        window=st.sampled_from([1, 3, 4, 9]),
     )
     def start(
         self,
@@ -85,12 +88,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         eos_token_ids: tuple[int, ...],
         policy: SchedulePolicy,
         max_prefill_tokens: int | None,
-        num_snapshots: int | None,
+        kind: str,
+        num_snapshots: int,
         min_gain_tokens: int,
-        window: int | None,
+        window: int,
     ) -> None:
-        """With `num_snapshots` it keeps states, which no guess may come by."""
-        keeps_states = num_snapshots is not None
+        """No guess may come by states."""
+        keeps_states = kind == "states"
+        self.tier = FakeTier() if kind == "tier" else None
         self.stage = Stage(
             num_pages=num_pages,
             page_size=page_size,
@@ -103,10 +108,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             eos_token_ids=eos_token_ids,
             policy=policy,
             max_prefill_tokens=max_prefill_tokens,
-            snapshots=None
-            if num_snapshots is None
-            else StateSnapshots(num_snapshots, min_gain_tokens),
-            window=None if keeps_states else window,
+            snapshots=StateSnapshots(num_snapshots, min_gain_tokens) if keeps_states else None,
+            window=window if kind == "windows" else None,
+            tier=self.tier,
         )
         self.eos_token_ids = eos_token_ids
 
@@ -185,6 +189,31 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.stage.scheduler.flush_cache()
+
+    @precondition(lambda self: self.tier is not None)
+    @rule(
+        data=st.data(),
+        has_room=st.booleans(),
+        is_hung=st.booleans(),
+        wait_s=st.sampled_from([0, 9]),
+    )
+    def change_tier(self, data: Any, has_room: bool, is_hung: bool, wait_s: int) -> None:
+        """It fills, hangs, and loses a page: whoever has waited for too long computes it."""
+        assert self.tier is not None
+        self.tier.has_room, self.tier.is_hung = has_room, is_hung
+        self.stage.time_s += wait_s
+        if self.tier.pages:
+            self.tier.lost.add(data.draw(st.sampled_from(sorted(self.tier.pages))))
+
+    @precondition(
+        lambda self: self.tier is not None and self.namespaces.keys() - self.pooled.keys()
+    )
+    @rule(data=st.data(), num_tokens=st.integers(1, 4))
+    def come_back(self, data: Any, num_tokens: int) -> None:
+        """When the pool has only what somebody holds: the rest comes from the tier."""
+        self.stage.step()
+        self.stage.scheduler.empty_pool()
+        self.add_next_turn(data, num_tokens)
 
     @rule(num_steps=st.integers(1, 8))
     def step(self, num_steps: int) -> None:
@@ -270,6 +299,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.stage.runner.close()
 
     def _finish(self) -> None:
+        if self.tier is not None:
+            self.tier.is_hung = False
         self.stage.run()
         self.stage.scheduler.check_integrity()
         load = self.stage.scheduler.load()

@@ -1,0 +1,1 @@
+"""Keeps pages of keys and values outside the pool: written to disk, checked when they are read."""

@@ -1,0 +1,98 @@
+"""The seam to what keeps pages of keys and values when the pool has no room for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+PageContent: TypeAlias = npt.NDArray[np.uint8]  # [num_page_bytes]
+
+
+class PageMemory(Protocol):
+    """The pool's memory, page by page. Only the thread of the engine's loop calls it."""
+
+    @property
+    def num_page_bytes(self) -> int: ...
+
+    def read_page(self, page: int, content: PageContent) -> None:
+        """Copies what all layers keep of it to `content`."""
+        ...
+
+    def write_page(self, page: int, content: PageContent) -> None: ...
+
+
+@dataclass(slots=True)
+class TierCounts:
+    """Since start, in pages."""
+
+    num_read: int = 0
+    num_written: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)  # by reason: read, but not taken
+    lost: Counter[str] = field(default_factory=Counter)  # by reason: not written
+
+
+class KVTier(Protocol):
+    """Pages by their chains: digests of a namespace and of all tokens up to the page's end.
+
+    No call waits for a disk: what takes time is done by threads. What cannot be read, or is not
+    what was written, is computed again.
+    """
+
+    counts: TierCounts
+
+    def has(self, chain: bytes) -> bool:
+        """Whether it can be read, as far as is known."""
+        ...
+
+    def is_known(self, chain: bytes) -> bool:
+        """Whether it can be read, or will be as soon as it is written."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """For one more that waits to be written."""
+        ...
+
+    def put(self, chain: bytes, content: PageContent, used_ns: int) -> None:
+        """Writes it, at some time. `used_ns` of the system's clock: the oldest go first."""
+        ...
+
+    def order(self, chain: bytes, used_ns: int) -> None:
+        """Begins to read it."""
+        ...
+
+    def take_arrived(self) -> Sequence[PageContent | None]:
+        """What was read since the last call, in the order of its orders. None: it is not to be
+        had.
+        """
+        ...
+
+    @property
+    def max_ordered(self) -> int:
+        """So many orders may be on their way: arrived ones count until they are taken."""
+        ...
+
+    @property
+    def read_s(self) -> float | None:
+        """How long reading a page takes. None: none was read yet."""
+        ...
+
+    @property
+    def write_s(self) -> float | None: ...
+
+    @property
+    def num_pages(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all pages there, also of other models and workers."""
+        ...
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        ...
