@@ -331,7 +331,7 @@ PEER_FLAGS = (
         ("--limit-mm-per-prompt", "--mm-processor-kwargs"),
         "vLLM",
         advice="`--max-images`, `--max-image-bytes`, `--max-image-pixels` and `--max-image-tokens` "
-        "bound images",
+        "bound images; `--max-videos`, `--max-video-frames` and others videos",
     ),
     PeerFlag(
         ("--kv-transfer-config", "--disaggregation-mode"),

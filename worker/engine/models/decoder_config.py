@@ -249,9 +249,9 @@ class DecoderConfig(ModelConfig):
         head_norm = self.head_norm
         is_of_all = head_norm is not None and head_norm.scope == "whole"
         has = {
-            "its mixture of experts": bool(self.experts),
             "a state beside keys and values": bool(self.recurrent),
             "its latent of keys and values": self.latent is not None,
+            "its mixture of experts": bool(self.experts),
             "its gate of attention": self.has_attention_gate,
             "its values, shorter than keys,": self.value_dim is not None,
             "its norm of all queries at once": is_of_all and self.norm.kind != "rms",

@@ -156,6 +156,8 @@ class DecoderWeights:
             hidden_size,
             has_bias=config.has_qkv_bias,
         )
+        head_norm = self._head_norm(prefix, layer, "weight")
+        head_norm_bias = self._head_norm(prefix, layer, "bias")
         output = self._join(
             prefix, {"o_proj": hidden_size}, value_size, has_bias=config.has_output_bias
         )
@@ -163,8 +165,8 @@ class DecoderWeights:
             qkv, output = _with_long_values(layer, qkv, output, sizes[2])
         return AttentionWeights(
             qkv=_ordered(config, layer, qkv),
-            head_norm=self._head_norm(prefix, layer, "weight"),
-            head_norm_bias=self._head_norm(prefix, layer, "bias"),
+            head_norm=head_norm,
+            head_norm_bias=head_norm_bias,
             output=output,
         )
 

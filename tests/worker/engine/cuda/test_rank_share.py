@@ -189,7 +189,7 @@ def test_more_ranks_than_heads_of_keys_and_values_share_them(tmp_path: Path) -> 
     [
         (MIXTURES["mixtral"], "its mixture of experts"),
         (RECURRENT["lfm2"], "a state beside keys and values"),
-        (LATENT["deepseek_v3"], "its mixture of experts"),
+        (LATENT["deepseek_v3"], "its latent of keys and values"),
     ],
     ids=["experts", "states", "latents"],
 )
