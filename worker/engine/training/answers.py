@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jinja2.exceptions import TemplateError
+
 from shared.errors import ConfigError
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
@@ -64,8 +66,9 @@ def read_prompts(path: Path, model_path: Path, max_prompts: int) -> list[list[in
     prompts: list[list[int]] = []
     try:
         lines = path.read_text().splitlines()
-    except OSError as exc:
-        raise ConfigError(f"prompts={path} cannot be read: {exc.strerror}") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else f"it is no UTF-8: {exc}"
+        raise ConfigError(f"prompts={path} cannot be read: {why}") from exc
     for number, line in enumerate(lines[:max_prompts], start=1):
         try:
             value = json.loads(line)
@@ -76,6 +79,11 @@ def read_prompts(path: Path, model_path: Path, max_prompts: int) -> list[list[in
                 prompts.append(told["input_ids"])
             else:
                 prompts.append(tokenizer(value["prompt"])["input_ids"])
+        except TemplateError as exc:
+            raise ConfigError(
+                f"prompts={path}: line {number}: the model's chat template refuses its messages: "
+                f"{exc}"
+            ) from exc
         except (ValueError, KeyError, TypeError) as exc:
             raise ConfigError(
                 f"prompts={path}: line {number} must be an object with messages or prompt, not "

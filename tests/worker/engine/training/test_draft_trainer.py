@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.worker.engine.drafting.test_model_drafter import fix_length
 from tests.worker.engine.json_llama import encode, save_json_llama
 from tests.worker.engine.tiny_models import Rig
 from tests.worker.engine_fakes import make_add
+from worker.engine.training.answers import read_prompts
 from worker.engine.training.draft_trainer import make_draft
 from worker.engine_link.train_config import DraftKind, TrainConfig
 
@@ -69,6 +71,16 @@ def test_what_cannot_be_trained_is_told(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         make_draft(train_config(model, tmp_path, **values), print)
+
+
+def test_messages_that_the_chat_template_refuses_are_told(model: Path, tmp_path: Path) -> None:
+    config = train_config(model, tmp_path)
+    shutil.copytree(model, own := tmp_path / "own")
+    template = "{{ raise_exception('unknown role: ' + messages[0].role) }}"
+    (own / "chat_template.jinja").write_text(template)
+    Path(config.prompts).write_text('{"messages": [{"role": "text", "content": "one"}]}\n')
+    with pytest.raises(ConfigError, match=r"line 1: .* refuses its messages: unknown role: text"):
+        read_prompts(Path(config.prompts), own, 1)
 
 
 def test_a_line_that_is_no_prompt_and_a_folder_in_use_are_told(model: Path, tmp_path: Path) -> None:
