@@ -11,7 +11,12 @@ import numpy as np
 import torch
 
 from worker.engine.cuda.tensor_parallel.followers import Followers
-from worker.engine.cuda.tensor_parallel.rank_orders import DropAdapters, KeepAdapter, StoredPair
+from worker.engine.cuda.tensor_parallel.rank_orders import (
+    NO_ROWS,
+    DropAdapters,
+    KeepAdapter,
+    StoredPair,
+)
 from worker.engine.cuda.tensor_parallel.rank_share import RankShare
 from worker.engine.lora.adapter_pool import MakeProjections
 from worker.engine.lora.lora_adapter import LoraAdapter
@@ -91,7 +96,7 @@ class FollowerLoras:
 def adapter_numbers(adapters: Sequence[Adapter | None]) -> Ints:
     """[num_rows], for the other ranks; nothing where no row has an adapter."""
     if not any(adapters):
-        return np.zeros(0, np.int64)
+        return NO_ROWS
     return np.array([_number_of(adapter) for adapter in adapters])
 
 

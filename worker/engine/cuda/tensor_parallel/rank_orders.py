@@ -16,8 +16,6 @@ from worker.engine.cuda.batch.step_plan import StepPlan
 from worker.engine_link.engine_frames import FrameReader, to_frame
 
 RECEIVE_BYTES = 1 << 18
-
-
 NO_ROWS = np.zeros(0, np.int64)
 
 
