@@ -18,6 +18,7 @@ class LookPace:
         self._interval_s = interval_s
         self._idle_s = idle_s
         self._is_used = False  # since the last look
+        self._has_failed = False  # the last look
         self._due_at = float("-inf")  # if it is used
         self._wake = asyncio.Event()
 
@@ -31,11 +32,17 @@ class LookPace:
         """There is something that the last look did not look for."""
         self._wake.set()
 
+    def note_failure(self) -> None:
+        """The look found nothing out: the next one comes as soon as if it were used."""
+        self._has_failed = True
+
     async def wait(self, interval_s: float | None = None) -> None:
         """From the end of one look until the next is due; `interval_s` in place of the usual."""
         interval_s = self._interval_s if interval_s is None else interval_s
         self._due_at = time.monotonic() + interval_s
         self._is_used = False
-        if not await wait_event(self._wake, interval_s) and not self._is_used:
+        must_look = self._has_failed
+        self._has_failed = False
+        if not (await wait_event(self._wake, interval_s) or self._is_used or must_look):
             await wait_event(self._wake, beat_s(self._idle_s))
         self._wake.clear()

@@ -320,6 +320,7 @@ class ModelDirectory:
             heartbeats = await self._catalog.heartbeats()
         except BrokerError as exc:
             log.debug("model_cards_not_read", error=str(exc))
+            self._pace.note_failure()
             return
         is_blind = not self.is_fresh
         self._refreshed_at = asyncio.get_running_loop().time()

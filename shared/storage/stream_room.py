@@ -66,6 +66,7 @@ class StreamRoom:
             info = await self._js.api(f"STREAM.INFO.{stream}")
         except BrokerError as exc:
             log.debug("stream_not_seen", stream=stream, error=str(exc))
+            self._pace.note_failure()
             return
         usage, before = usage_of(info), self._usages[stream]
         self._usages[stream] = usage

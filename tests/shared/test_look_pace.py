@@ -31,3 +31,13 @@ async def test_something_new_to_look_for_waits_for_nothing() -> None:
     pace = LookPace(60.0, 60.0)
     pace.look_soon()
     await asyncio.wait_for(pace.wait(), 1)
+
+
+async def test_a_look_that_failed_is_followed_by_one_that_is_not_idle() -> None:
+    pace = LookPace(0.02, 60.0)
+    pace.note_failure()
+    await asyncio.wait_for(pace.wait(), 5)
+    waiting = asyncio.create_task(pace.wait())
+    await time_to_err(0.1)
+    assert not waiting.done(), "the next one did not fail"
+    waiting.cancel()

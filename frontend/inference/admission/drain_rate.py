@@ -134,6 +134,7 @@ class QueueWatch:
             await self._count([] if is_empty else sorted(self._pools), stored)
         except BrokerError as exc:
             log.debug("queue_not_seen", error=str(exc))
+            self._pace.note_failure()
             return
         state, config = info["state"], info["config"]
         self._usage = max(
