@@ -141,13 +141,13 @@ class FrontendConfig(ClusterConfig):
     max_video_tokens: int = 8192
     """Most tokens of a video: its frames are scaled to them."""
     fetch_images: bool = True
-    """Fetch images by https: URLs for clients; else only data: URLs are taken."""
+    """Fetch images and videos by https: URLs for clients; else only data: URLs are taken."""
     allow_http_images: bool = False
-    """Fetch images by http: URLs as well."""
+    """Fetch them by http: URLs as well."""
     allowed_media_domains: tuple[str, ...] = ()
-    """Domains, with those below them, that images may be fetched from; none: any public host."""
+    """Domains, with those below them, that they may be fetched from; none: any public host."""
     image_timeout_s: float = 10.0
-    """Time that fetching an image may take."""
+    """Time that fetching one may take."""
     orphan_wait_s: float = 30.0
     """Time clients of a dead frontend have to resume elsewhere before their requests are ended."""
     shutdown_timeout_s: float = 5.0
@@ -272,7 +272,6 @@ class FrontendConfig(ClusterConfig):
             allow_http=self.allow_http_images,
             allowed_domains=tuple(name.strip(".").lower() for name in self.allowed_media_domains),
             timeout_s=self.image_timeout_s,
-            max_bytes=self.max_image_bytes,
         )
 
     def queue_limits(self) -> dict[str, int]:

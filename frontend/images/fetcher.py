@@ -1,4 +1,4 @@
-"""Images by URL, fetched for a client who must not reach through us what he cannot reach himself.
+"""Images and videos by URL, fetched for clients who must not reach by us what they cannot reach.
 
 A host's name is resolved once, all its addresses are checked, and the connection goes to one of
 them: a name that means another address a moment later changes nothing. Redirects are followed by
@@ -22,7 +22,7 @@ with without_rich():  # it is for httpx as a command
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_CONNECTIONS = 64
-_HEADERS = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "jetflock"}
+_HEADERS = {"accept": "image/*, video/*", "accept-encoding": "identity", "user-agent": "jetflock"}
 
 
 class FetchFailed(Exception):
@@ -67,27 +67,27 @@ class ImageFetcher:
         if self._transport is not None:
             await self._transport.aclose()
 
-    async def fetch(self, url: str, tenant: str = "") -> bytes:
+    async def fetch(self, url: str, max_bytes: int, tenant: str = "") -> bytes:
         """On behalf of a tenant. Raises FetchFailed."""
         if not self._policy.is_on:
             raise FetchFailed("is no data: URL, and none are fetched here")
         timeout_s = self._policy.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._fetch(url, tenant)
+                return await self._fetch(url, max_bytes, tenant)
         except TimeoutError as exc:
             raise FetchFailed(f"did not give it within {timeout_s:g} s") from exc
         except httpx.TransportError as exc:
             raise FetchFailed(f"could not be fetched: {type(exc).__name__}") from exc
 
-    async def _fetch(self, url: str, tenant: str) -> bytes:
+    async def _fetch(self, url: str, max_bytes: int, tenant: str) -> bytes:
         next_url = _parsed(url)
         for _ in range(1 + _MAX_REDIRECTS):
             target = await self._target(next_url, tenant)
             response = await self._send(target)
             try:
                 if response.status_code not in _REDIRECTS:
-                    return await self._body(response)
+                    return await _body(response, max_bytes)
                 next_url = _joined(next_url, response.headers.get("location"))
             finally:
                 await response.aclose()
@@ -105,19 +105,6 @@ class ImageFetcher:
                 trust_env=False,
             )
         return await self._transport.handle_async_request(target.request())
-
-    async def _body(self, response: httpx.Response) -> bytes:
-        if response.status_code != httpx.codes.OK:
-            raise FetchFailed(f"was answered with the status {response.status_code}")
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise FetchFailed("was answered with a compressed body")
-        max_bytes = self._policy.max_bytes
-        data = bytearray()
-        async for piece in response.aiter_raw():
-            data += piece
-            if len(data) > max_bytes:
-                raise FetchFailed(f"holds more than {max_bytes} bytes")
-        return bytes(data)
 
     async def _target(self, url: httpx.URL, tenant: str) -> _Target:
         schemes = ("https", "http") if self._policy.allow_http else ("https",)
@@ -143,6 +130,19 @@ class ImageFetcher:
         name = host.rstrip(".").lower()
         if domains and not any(name == each or name.endswith(f".{each}") for each in domains):
             raise FetchFailed("names a host that is not among --allowed-media-domains")
+
+
+async def _body(response: httpx.Response, max_bytes: int) -> bytes:
+    if response.status_code != httpx.codes.OK:
+        raise FetchFailed(f"was answered with the status {response.status_code}")
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise FetchFailed("was answered with a compressed body")
+    data = bytearray()
+    async for piece in response.aiter_raw():
+        data += piece
+        if len(data) > max_bytes:
+            raise FetchFailed(f"holds more than {max_bytes} bytes")
+    return bytes(data)
 
 
 def _parsed(url: str) -> httpx.URL:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
 import struct
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -27,6 +30,28 @@ DECODE_ERRORS = (
     UserWarning,  # where warnings are errors
     Image.DecompressionBombWarning,
 )
+MAX_CPU_S = 10.0  # of a thread that reads an image; one of 40 million pixels takes one
+# A progressive JPEG is decoded once for each scan; encoders write ten.
+_MAX_SCANS = 50
+_MARK = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # in compressed data there is none
+_MARK_WITHOUT_BODY, _END_OF_IMAGE, _START_OF_SCAN = 0x01, 0xD9, 0xDA
+
+
+class MeteredFile(io.BytesIO):
+    """An image as it came. Pillow's plugins read small pieces of it, and some get slower with each,
+    as with comments: after a while there is no more, but an OSError.
+
+    For one thread.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._until = time.thread_time() + MAX_CPU_S
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.thread_time() > self._until:
+            raise OSError(f"it takes more than {MAX_CPU_S:g} s")
+        return super().read(size)
 
 
 class BadImage(Exception):
@@ -45,6 +70,20 @@ def check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
         raise BadImage(f"has {width} x {height} pixels, at most {max_pixels} in all")
+
+
+def check_scans(data: bytes) -> None:
+    """Of a file in any format: few bytes of a JPEG could take hours. Raises BadImage."""
+    num_scans, at = 0, 2
+    while data[:2] == b"\xff\xd8" and (mark := _MARK.search(data, at)):
+        code, at = mark[1][0], mark.end()
+        if code == _END_OF_IMAGE:
+            return
+        if code != _MARK_WITHOUT_BODY:
+            at += int.from_bytes(data[at : at + 2], "big")
+        num_scans += code == _START_OF_SCAN
+        if num_scans > _MAX_SCANS:
+            raise BadImage(f"is a JPEG of more than {_MAX_SCANS} scans")
 
 
 def fit(image: Image.Image, sight: SightCard, max_features: int, max_pixels: int) -> Fitted:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import io
 import urllib.parse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,14 @@ from typing import TypeVar
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from frontend.images.fetcher import FetchFailed, ImageFetcher
-from frontend.images.fitting import DECODE_ERRORS, BadImage, check_size, fit
+from frontend.images.fitting import (
+    DECODE_ERRORS,
+    BadImage,
+    MeteredFile,
+    check_scans,
+    check_size,
+    fit,
+)
 from frontend.images.source import ImageSource, Source, VideoSource
 from frontend.images.video import (
     LIST_TYPE,
@@ -74,8 +80,9 @@ def read_image(data: bytes, sight: SightCard, max_pixels: int, max_features: int
 
     Slow: for a thread. Raises BadImage.
     """
+    check_scans(data)
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with Image.open(MeteredFile(data), formats=FORMATS) as image:
             check_size(image.size, max_pixels)
             upright = ImageOps.exif_transpose(image)
             if upright.mode == "P":  # straight to RGB, Pillow has a word on its transparency
@@ -247,7 +254,7 @@ class ImageLoader:
     async def _bytes_of(self, source: Source, tenant: str, max_bytes: int) -> bytes:
         if source.url[: len(SCHEME)].lower() == SCHEME:
             return await self._in_thread(lambda: read_data_url(source.url, max_bytes))
-        return await self._fetcher.fetch(source.url, tenant)
+        return await self._fetcher.fetch(source.url, max_bytes, tenant)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -13,7 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from frontend.images.fitting import DECODE_ERRORS, BadImage, check_size
+from frontend.images.fitting import (
+    DECODE_ERRORS,
+    BadImage,
+    MeteredFile,
+    check_scans,
+    check_size,
+)
 from frontend.limits.work_limits import ImageLimits, VideoLimits
 from shared.protocol.image_sizes import BadImageSize, PixelSize
 from shared.protocol.video_card import VideoCard
@@ -25,6 +31,8 @@ _INSTALL = "pip install 'jetflock[audio]'"
 _MAX_FILE_FRAMES = 20_000  # what is small may hold many
 _MAX_FILE_PIXELS = 4_000_000_000  # of all frames of a film: seconds of a processor
 _STILL_MS = 100.0  # a frame that does not say how long it stays
+# What cameras, phones and browsers write. FFmpeg knows hundreds; a frame of some takes minutes.
+_CODECS = ("av1", "h264", "hevc", "mpeg4", "vp8", "vp9")
 
 
 class BadVideo(Exception):
@@ -121,7 +129,10 @@ class FrameList:
                 f"holds {len(data)} bytes in frame {idx}, at most {self._limits.max_bytes}"
             )
         try:
-            return Image.open(io.BytesIO(data), formats=("JPEG",))
+            check_scans(data)
+            return Image.open(MeteredFile(data), formats=("JPEG",))
+        except BadImage as exc:
+            raise BadVideo(f"{exc} in frame {idx}") from exc
         except UnidentifiedImageError as exc:
             raise BadVideo(f"has no JPEG in frame {idx}, or a damaged one") from exc
         except DECODE_ERRORS as exc:
@@ -163,7 +174,7 @@ class MovingImage:
 
     def _opened(self) -> Image.Image:
         try:
-            return Image.open(io.BytesIO(self._data), formats=FORMATS)
+            return Image.open(MeteredFile(self._data), formats=FORMATS)
         except UnidentifiedImageError as exc:
             raise BadVideo(
                 f"is neither a list of JPEGs ('data:{LIST_TYPE};base64,...') nor one of "
@@ -184,7 +195,7 @@ class VideoFile:
         self._demuxer = demuxer
         self._max_pixels = limits.max_pixels
         with self._opened() as container:
-            stream = container.streams.video[0]
+            stream = _film_of(container)
             self._size = PixelSize(stream.height, stream.width)
             rate = stream.average_rate
             self.num_frames = 0
@@ -210,7 +221,10 @@ class VideoFile:
         """Raises BadVideo."""
         wanted, num_found = set(chosen), 0
         with self._opened() as container:
-            for idx, frame in enumerate(_av_errors(container.decode(video=0))):
+            stream = _film_of(container)
+            # Frames may be larger than the file says.
+            stream.codec_context.options = {"max_pixels": str(self._max_pixels)}
+            for idx, frame in enumerate(_av_errors(container.decode(stream))):
                 if (frame.height, frame.width) != self._size:
                     raise BadVideo(f"has {frame.width} x {frame.height} pixels in frame {idx}")
                 if idx in wanted:
@@ -230,17 +244,11 @@ class VideoFile:
                 f"{', '.join(FORMATS)} alone: its operator may install PyAV ({_INSTALL})"
             ) from exc
         try:
-            container = av.open(
+            return av.open(
                 io.BytesIO(self._data), format=self._demuxer, options={"max_streams": "8"}
             )
         except (av.FFmpegError, ValueError, MemoryError) as exc:
             raise BadVideo(f"cannot be decoded: {exc}") from exc
-        if not container.streams.video:
-            container.close()
-            raise BadVideo("is a file without a stream of video")
-        # Frames may be larger than the file says.
-        container.streams.video[0].codec_context.options = {"max_pixels": str(self._max_pixels)}
-        return container
 
 
 def open_file(data: bytes, limits: ImageLimits) -> MovingImage | VideoFile:
@@ -250,6 +258,19 @@ def open_file(data: bytes, limits: ImageLimits) -> MovingImage | VideoFile:
     if data[:4] == b"\x1aE\xdf\xa3":
         return VideoFile(data, "matroska", limits)
     return MovingImage(data, limits)
+
+
+def _film_of(container: Any) -> Any:
+    """Its stream; a cover, which is one of video, too, is none. Raises BadVideo."""
+    codecs = []
+    for stream in container.streams.video:
+        # A stream whose codec FFmpeg lacks has no context.
+        codecs.append(stream.codec.canonical_name if stream.codec_context else "unknown")
+        if codecs[-1] in _CODECS:
+            return stream
+    if not codecs:
+        raise BadVideo("is a file without a stream of video")
+    raise BadVideo(f"is of the codec {codecs[0]!r}, must be of one of {', '.join(_CODECS)}")
 
 
 def _av_errors(items: Iterator[Any]) -> Iterator[Any]:
@@ -360,10 +381,13 @@ def _check_pixels(num_frames: int, size: PixelSize, limits: ImageLimits) -> None
 
 
 def _frames(image: Image.Image) -> Iterator[Image.Image]:
-    """Decoded. Raises BadVideo."""
+    """Decoded. Raises BadVideo, where one is larger than the file has said."""
+    size = image.size
     try:
         for idx in range(_MAX_FILE_FRAMES + 1):
             image.seek(idx)
+            if image.size != size:
+                raise BadVideo(f"has {image.width} x {image.height} pixels in frame {idx}")
             image.load()
             yield image
     except EOFError:

@@ -48,10 +48,9 @@ class AudioLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy:
-    """Which images by URL a frontend fetches."""
+    """Which images and videos by URL a frontend fetches."""
 
     is_on: bool
     allow_http: bool
     allowed_domains: tuple[str, ...]  # they and those below them; empty: all
-    timeout_s: float  # for an image, with redirects
-    max_bytes: int
+    timeout_s: float  # for one of them, with redirects

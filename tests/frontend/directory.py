@@ -81,7 +81,7 @@ def make_filling_directory(*marks: str) -> ModelDirectory:
 def make_image_loader() -> ImageLoader:
     limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000, max_tokens=900)
     videos = VideoLimits(max_videos=1, max_bytes=100_000, max_frames=40, max_tokens=400)
-    return ImageLoader(limits, videos, ImageFetcher(FetchPolicy(True, False, (), 10.0, 20_000)))
+    return ImageLoader(limits, videos, ImageFetcher(FetchPolicy(True, False, (), 10.0)))
 
 
 def make_admission() -> Admission:

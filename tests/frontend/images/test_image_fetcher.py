@@ -17,7 +17,8 @@ from frontend.images.host_resolver import HostResolver, is_public
 from frontend.limits.work_limits import FetchPolicy
 from tests.tls_files import make_tls_files
 
-POLICY = FetchPolicy(True, True, (), 10.0, 1000)
+POLICY = FetchPolicy(True, True, (), 10.0)
+MAX_BYTES = 1000
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 
@@ -109,8 +110,8 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     async with host({"/a.png?x=1": OK}) as running:
         images, asked = fetcher("127.0.0.1", may_connect=may_connect)
         url = f"http://pictures.example:{running.port}/a.png?x=1#part"
-        assert await images.fetch(url) == b"hello"
-        assert await images.fetch(url) == b"hello"
+        assert await images.fetch(url, MAX_BYTES) == b"hello"
+        assert await images.fetch(url, MAX_BYTES) == b"hello"
         await images.close()
     assert asked == ["pictures.example"] * 2
     assert checked == ["127.0.0.1"] * 2
@@ -127,13 +128,15 @@ async def test_the_certificate_must_be_the_names(tmp_path: Path) -> None:
     client = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     async with host({"/": OK}, server) as running:
         images, _ = fetcher("127.0.0.1", tls=client, policy=replace(POLICY, allow_http=False))
-        assert await images.fetch(f"https://pictures.example:{running.port}/") == b"hello"
+        assert (
+            await images.fetch(f"https://pictures.example:{running.port}/", MAX_BYTES) == b"hello"
+        )
         with pytest.raises(FetchFailed, match="could not be fetched: ConnectError"):
-            await images.fetch(f"https://other.example:{running.port}/")
+            await images.fetch(f"https://other.example:{running.port}/", MAX_BYTES)
         await images.close()
         unknown, _ = fetcher("127.0.0.1")
         with pytest.raises(FetchFailed, match="could not be fetched: ConnectError"):
-            await unknown.fetch(f"https://pictures.example:{running.port}/")
+            await unknown.fetch(f"https://pictures.example:{running.port}/", MAX_BYTES)
         await unknown.close()
 
 
@@ -142,7 +145,7 @@ async def test_private_hosts_are_not_asked(addresses: list[str]) -> None:
     async with host({"/": OK}) as running:
         images, _ = fetcher(*addresses, may_connect=is_public)
         with pytest.raises(FetchFailed, match="an address that is not public"):
-            await images.fetch(f"http://pictures.example:{running.port}/")
+            await images.fetch(f"http://pictures.example:{running.port}/", MAX_BYTES)
     assert running.heads == []
 
 
@@ -150,7 +153,7 @@ async def test_private_hosts_are_not_asked(addresses: list[str]) -> None:
 async def test_other_ways_to_write_ourselves(name: str) -> None:
     async with host({"/": OK}) as running:
         with pytest.raises(FetchFailed, match=r"not public|cannot be found"):
-            await ImageFetcher(POLICY).fetch(f"http://{name}:{running.port}/")
+            await ImageFetcher(POLICY).fetch(f"http://{name}:{running.port}/", MAX_BYTES)
     assert running.heads == []
 
 
@@ -177,7 +180,7 @@ async def test_redirects_are_checked_like_the_first_url() -> None:
             may_connect=lambda each: each != "10.0.0.1",
         )
         base = f"http://pictures.example:{running.port}"
-        assert await images.fetch(f"{base}/near") == b"hello"
+        assert await images.fetch(f"{base}/near", MAX_BYTES) == b"hello"
         for path, sentence in (
             ("private", "not public"),
             ("scheme", "must begin with https:// or http://"),
@@ -185,7 +188,7 @@ async def test_redirects_are_checked_like_the_first_url() -> None:
             ("circle", "leads to more than 3 others"),
         ):
             with pytest.raises(FetchFailed, match=sentence):
-                await images.fetch(f"{base}/{path}")
+                await images.fetch(f"{base}/{path}", MAX_BYTES)
         await images.close()
     assert len(running.heads) == 2 + 3 + 4
 
@@ -209,7 +212,7 @@ async def test_answers_that_are_not_taken(answer: bytes | None, sentence: str) -
         timeout_s = 0.5 if answer is None else 10.0
         images, _ = fetcher("127.0.0.1", policy=replace(POLICY, timeout_s=timeout_s))
         with pytest.raises(FetchFailed, match=sentence):
-            await images.fetch(f"http://pictures.example:{running.port}/")
+            await images.fetch(f"http://pictures.example:{running.port}/", MAX_BYTES)
         await images.close()
 
 
@@ -232,7 +235,7 @@ async def test_answers_that_are_not_taken(answer: bytes | None, sentence: str) -
 async def test_urls_that_are_not_asked(url: str, change: dict[str, Any], sentence: str) -> None:
     images, asked = fetcher("127.0.0.1", policy=replace(POLICY, **change))
     with pytest.raises(FetchFailed, match=sentence):
-        await images.fetch(url)
+        await images.fetch(url, MAX_BYTES)
     assert asked == []
 
 
@@ -241,5 +244,5 @@ async def test_domains_that_are_allowed(name: str) -> None:
     async with host({"/": OK}) as running:
         policy = replace(POLICY, allowed_domains=("b.example",))
         images, _ = fetcher("127.0.0.1", policy=policy)
-        assert await images.fetch(f"http://{name}:{running.port}/") == b"hello"
+        assert await images.fetch(f"http://{name}:{running.port}/", MAX_BYTES) == b"hello"
         await images.close()

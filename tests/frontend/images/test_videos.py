@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import io
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ from msgspec.structs import replace
 from PIL import Image
 from tokenizers import AddedToken
 
-from frontend.images.video import Asked, FrameList, _chosen
+from frontend.images import fitting
+from frontend.images.loader import ImageLoader, LoadedVideo
+from frontend.images.source import VideoSource
+from frontend.images.video import Asked, BadVideo, FrameList, MovingImage, _chosen
 from frontend.jobs.job import Caller, Job, Prompt
 from frontend.limits.work_limits import ImageLimits, VideoLimits
 from frontend.models.model_directory import ModelDirectory
@@ -26,6 +30,7 @@ from shared.protocol.image_sizes import AreaSize, BadImageSize, PixelSize
 from shared.protocol.sight_card import SightCard
 from shared.protocol.video_card import VIDEO_LEVEL, VideoCard
 from tests.frontend.directory import AllRequests, FakeCatalog
+from tests.frontend.images.test_image_fetcher import fetcher, host
 from tests.frontend.seeing_model import data_url, image_bytes, image_part, make_image, text_part
 from tests.frontend.tiny_model import VOCAB_SIZE, make_bundle, make_card, make_tokenizer
 
@@ -193,24 +198,30 @@ async def test_moving_images_are_sampled(kind: str) -> None:
     assert [each.time for each in three.images] == [0, 1]
 
 
-async def test_films(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve frames in half a second: four at least."""
+def film_of(codec: str, pix_fmt: str = "yuv420p") -> bytes:
+    """Twelve frames in half a second."""
     import av
 
     data = io.BytesIO()
     with av.open(data, "w", format="mp4") as output:
-        stream: Any = output.add_stream("mpeg4", rate=24)
-        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
+        stream: Any = output.add_stream(codec, rate=24)
+        stream.width, stream.height, stream.pix_fmt = 32, 16, pix_fmt
         for idx in range(12):
             frame = av.VideoFrame.from_image(Image.new("RGB", (32, 16), (20 * idx, 0, 0)))
             output.mux(stream.encode(frame))
         output.mux(stream.encode(None))
-    film = data.getvalue()
+    return data.getvalue()
+
+
+async def test_films(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four frames at least."""
+    film = film_of("mpeg4")
     prompt = await prompt_of(OF_STAMPS, video_part(data_url(film, "mp4")))
     assert len(prompt.images) == 2
     means = [np.frombuffer(each, np.uint8).reshape(-1, 3)[:, 0].mean() for each in prompt.pixels]
     assert np.allclose(means, [40, 180], atol=9), "of frames 0 and 4, 7 and 11"
     for bad, why in (
+        (film_of("mjpeg", "yuvj420p"), "is of the codec 'mjpeg', must be of one of av1, h264"),
         (film[:60], "cannot be decoded"),
         (film[:-900], "cannot be decoded|of the 4 f"),
     ):
@@ -238,6 +249,10 @@ async def test_a_list_is_thinned_out_on_request() -> None:
 
 
 BOMB = image_bytes(Image.new("RGB", (1100, 1100)), "JPEG")
+SCANS = image_bytes(Image.new("L", (400, 400)), "JPEG", progressive=True)
+LAST_SCAN = SCANS[SCANS.rfind(b"\xff\xc4") : -2]
+GIF = image_bytes(Image.new("L", (900, 900)), "GIF")
+GIF_FRAME = GIF[GIF.index(b",\0\0\0\0\x84\x03") :]
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "no frame": ({"url": "data:video/jpeg;base64,"}, "is a video that has 0 frames"),
     "an empty one": ({"url": listed([FRAMES[0], b""])}, "has no JPEG in frame 1, or a damaged one"),
@@ -257,6 +272,14 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "a bomb": (
         {"url": listed([BOMB] * 2)},
         "has 1100 x 1100 pixels, at most 1000000 in all of a fram",
+    ),
+    "scans": (
+        {"url": listed([SCANS, SCANS[:-2] + LAST_SCAN * 50 + SCANS[-2:]])},
+        "is a JPEG of more than 50 scans in frame 1",
+    ),
+    "growing": (
+        {"url": data_url(image_bytes(make_image(1, 1, 1), "GIF")[:-1] + GIF_FRAME, "gif")},
+        "has 900 x 900 pixels in frame 1",
     ),
     "one alone": ({"url": listed(FRAMES[:1])}, "has 1 frames, the model reads 2"),
     "narrow": (
@@ -288,6 +311,38 @@ async def test_bad_videos_are_refused(name: str) -> None:
     assert refused.value.status_code == 400
     assert why in str(refused.value)
     assert "messages[0]" in str(refused.value)
+
+
+async def test_a_video_by_url_has_as_many_bytes_as_a_video() -> None:
+    """More than an image may have."""
+    served = await directory(OF_STAMPS).model("tiny")
+    data = base64.b64decode(moving(num=40).partition(",")[2])
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(data)
+    of_image = ImageLimits(1, len(data) - 1, 10**6, 900)
+    async with host({"/a.gif": head + data}) as running:
+        source = VideoSource(f"http://films.example:{running.port}/a.gif", "here")
+        for max_bytes in (len(data), len(data) - 1):
+            fetching, _ = fetcher("127.0.0.1")
+            loader = ImageLoader(of_image, VideoLimits(1, max_bytes, 40, 400), fetching)
+            if max_bytes == len(data):
+                (video,) = await loader.load([source], served, "")
+                assert isinstance(video, LoadedVideo)
+            else:
+                with pytest.raises(RequestError, match=f"URL holds more than {max_bytes} bytes"):
+                    await loader.load([source], served, "")
+            await loader.close()
+    assert "video/*" in running.heads[0]
+
+
+async def test_comments_that_slow_pillow_down_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300,000 of them take two seconds of a processor; ten times as many, minutes."""
+    monkeypatch.setattr(fitting, "MAX_CPU_S", 0.05)
+    at = GIF.index(b",\0\0\0\0\x84\x03")
+    data = GIF[:at] + b"!\xfe\1x\0" * 300_000 + GIF[at:]
+    began = time.process_time()
+    with pytest.raises(BadVideo, match=r"cannot be decoded: it takes more than 0\.05 s"):
+        MovingImage(data, ANY[1])
+    assert time.process_time() - began < 1
 
 
 async def test_what_no_model_reads() -> None:
