@@ -151,23 +151,23 @@ def read_container(data: bytes, demuxer: str, max_s: float) -> Samples:
 
 
 def _decoded(container: Any, max_s: float) -> Samples:
-    """Brought to the model's rate on the way: what is small may be long, and of any rate."""
-    parts, num_samples = [], 0
-    for frame in _frames(container):
-        part = frame.to_ndarray()[0]
-        num_samples += len(part)
-        check_duration(num_samples / SAMPLE_RATE, max_s)
-        parts.append(part)
+    """Brought to the model's rate on the way. Raises BadAudio."""
+    parts = [frame.to_ndarray()[0] for frame in _frames(container, max_s)]
     if not parts:
         raise BadAudio("is empty")
     return Samples(np.concatenate(parts), SAMPLE_RATE)
 
 
-def _frames(container: Any) -> Iterator[Any]:
-    """Of one channel, in floats."""
+def _frames(container: Any, max_s: float) -> Iterator[Any]:
+    """Of one channel, in floats. Raises BadAudio before it makes more: what is small may be long,
+    or have a sample a second, each of which becomes thousands.
+    """
     import av
 
     resampler = av.AudioResampler("fltp", "mono", SAMPLE_RATE)
+    seconds = 0.0
     for frame in container.decode(audio=0):
+        seconds += frame.samples / frame.sample_rate
+        check_duration(seconds, max_s)
         yield from resampler.resample(frame)
     yield from resampler.resample(None)

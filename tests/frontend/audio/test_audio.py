@@ -148,19 +148,25 @@ def test_other_files_are_decoded(
         read_container(data, demuxer, 10.0)
 
 
-def encoded(container: str, codec: str) -> bytes:
-    """A second of sound."""
+def test_a_sample_a_second_is_not_made_into_sixteen_thousand() -> None:
+    """They would be more bytes than FFmpeg can count."""
+    data = encoded("matroska", "pcm_s16le", rate=1, seconds=50_000)
+    with pytest.raises(BadAudio, match="longer than 60 s"):
+        read_container(data, "matroska", 60.0)
+
+
+def encoded(container: str, codec: str, rate: int = 48_000, seconds: float = 1.0) -> bytes:
+    """Sound."""
     import av
 
-    rate = 48_000
-    samples: npt.NDArray[np.float32] = sound(1.0, rate)[None]
+    samples: npt.NDArray[np.float32] = sound(seconds, rate)[None]
     data = io.BytesIO()
     with av.open(data, "w", format=container) as output:
         stream: Any = output.add_stream(codec, rate=rate, layout="mono")
         stream.codec_context.open()
         frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
         frame.sample_rate = rate
-        size = stream.codec_context.frame_size or 1024
+        size = stream.codec_context.frame_size or samples.shape[1]
         resampler = av.AudioResampler(stream.format, "mono", rate, frame_size=size)
         for piece in [*resampler.resample(frame), *resampler.resample(None)]:
             output.mux(stream.encode(piece))
