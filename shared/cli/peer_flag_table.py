@@ -152,8 +152,8 @@ PEER_FLAGS = (
             "--spec-type",
         ),
         "SGLang, llama.cpp",
-        advice="`--draft-model PATH`, or `--speculate ngram` or `suffix`; guesses are chains of up "
-        "to `--num-draft-tokens`",
+        advice="`--draft-model PATH`, or `--speculate mtp`, `ngram` or `suffix`; guesses are "
+        "chains of up to `--num-draft-tokens`",
     ),
     PeerFlag(
         ("--enable-auto-tool-choice",),

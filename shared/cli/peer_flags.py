@@ -74,9 +74,11 @@ def _speculative_flags(text: str) -> list[str]:
     if not isinstance(values, dict):
         raise ConfigError(f"{SPECULATIVE_CONFIG} must be a JSON object, not {text!r}")
     method = values.pop("method", "draft_model")
-    if method not in ("draft_model", "eagle3", "ngram", "suffix"):
+    if isinstance(method, str) and method.endswith("_mtp"):  # by family, as once: deepseek_mtp
+        method = "mtp"
+    if method not in ("draft_model", "eagle3", "mtp", "ngram", "suffix"):
         raise ConfigError(
-            f"{SPECULATIVE_CONFIG}: method must be draft_model, eagle3, ngram or suffix, not "
+            f"{SPECULATIVE_CONFIG}: method must be draft_model, eagle3, mtp, ngram or suffix, not "
             f"{method!r}"
         )
     flags = [] if method in ("draft_model", "eagle3") else ["--speculate", method]

@@ -11,7 +11,7 @@ from shared.checkpoint.stored_format import ActivationsName, KVDTypeName, MadeFo
 from shared.errors import ConfigError
 from shared.telemetry.log import LogConfig
 
-SpeculateName = Literal["off", "ngram", "suffix"]
+SpeculateName = Literal["off", "ngram", "suffix", "mtp"]
 LoadFormat = Literal["safetensors", "dummy"]
 PackedName = Literal["auto", "always", "off"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
@@ -139,7 +139,8 @@ class EngineConfig(LogConfig):
     on a CPU."""
     speculate: SpeculateName = "off"
     """Guess tokens for a step to confirm: what followed the same words in the request, by its last
-    few tokens (ngram), or by the longest repetition, also of earlier outputs (suffix)."""
+    few tokens (ngram), or by the longest repetition, also of earlier outputs (suffix); or, on a
+    CPU, what the model's own MTP head says (mtp)."""
     draft_model: str | None = None
     """A small model with the same tokenizer, or an EAGLE-3 head, whose guesses a step confirms, on
     a CPU: a folder, or a hub id. How many it makes depends on what they cost and how many are
@@ -157,6 +158,11 @@ class EngineConfig(LogConfig):
         if self.draft_model is not None:
             return f"draft_model={self.draft_model}"
         return "" if self.speculate == "off" else f"speculate={self.speculate}"
+
+    @property
+    def guesses_with_pages(self) -> bool:
+        """Whether what guesses keeps something of each page."""
+        return self.draft_model is not None or self.speculate == "mtp"
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -130,9 +130,10 @@ def test_the_command_says_it_before_anything_starts() -> None:
             ["--speculate", "ngram", "--max-ngram-len", "5"],
         ),
         ('{"method": "eagle3", "model": "/m"}', ["--draft-model", "/m"]),
+        ('{"method": "deepseek_mtp"}', ["--speculate", "mtp"]),
         (
             '{"method": "medusa"}',
-            "method must be draft_model, eagle3, ngram or suffix, not 'medusa'",
+            "method must be draft_model, eagle3, mtp, ngram or suffix, not 'medusa'",
         ),
         ('{"draft_tensor_parallel_size": 2}', "draft_tensor_parallel_size is not supported"),
         ("model=/m", "is not JSON"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.tiny_decoder import VOCAB_SIZE, tiny_decoder_config
 from tests.worker.engine.families import RECURRENT
@@ -83,6 +86,75 @@ def save_eagle_head(target: Path, path: Path) -> Path:
     )
     student.save(path)
     return path
+
+
+class MtpReference:
+    """A head as transformers has it, of one of its models, without a cache."""
+
+    def __init__(self, model: Any) -> None:
+        from transformers.modeling_layers import MtpLayer
+
+        layer, config = model.model.layers[-1], copy.deepcopy(model.config)
+        if hasattr(config, "first_k_dense_replace"):
+            config.first_k_dense_replace = 0
+        for name in ("layer_types", "mlp_layer_types", "indexer_types"):
+            if getattr(config, name, None):
+                setattr(config, name, getattr(config, name)[-1:])
+        torch.manual_seed(4)
+        self._model = model
+        self.layer: Any = MtpLayer(config, type(layer), type(layer.input_layernorm), 0).eval()
+        for each in (*self.layer.parameters(), *self.layer.buffers()):
+            each.data.normal_(float(each.ndim == 1), 0.2)
+
+    @torch.no_grad()
+    def logits(self, token_ids: Sequence[int], guesses: Sequence[int]) -> torch.Tensor:
+        """Of what comes behind both: [vocab_size]."""
+        base = self._model.model
+        given = base(torch.tensor([token_ids])).last_hidden_state[:, :-1]
+        behind = torch.tensor([[*token_ids, *guesses]])[:, 1:]
+        made = self._made(base, behind[:, : given.shape[1]], given)
+        for end in range(given.shape[1] + 1, behind.shape[1] + 1):
+            given = torch.cat([given, made[:, -1:]], dim=1)
+            made = self._made(base, behind[:, :end], given)
+        logits: torch.Tensor = self._model.lm_head(made[0, -1])
+        return logits
+
+    def _made(self, base: Any, input_ids: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        size = input_ids.shape[1]
+        positions = torch.arange(size)[None]
+        mask = torch.full((size, size), -torch.inf).triu(1)[None, None]
+        angles = base.rotary_emb(given, position_ids=positions)
+        embeddings = base.embed_tokens(input_ids)
+        made: torch.Tensor = self.layer(embeddings, given, angles, mask, positions, None)
+        return made
+
+
+def add_mtp_head(path: Path) -> MtpReference:
+    """An untrained one, behind the last layer of a checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    auto_model: Any = AutoModelForCausalLM
+    model = auto_model.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    config = json.loads((path / "config.json").read_text()) | {"num_nextn_predict_layers": 1}
+    (path / "config.json").write_text(json.dumps(config))
+    reference, prefix = MtpReference(model), f"model.layers.{config['num_hidden_layers']}."
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in reference.layer.state_dict().items():
+        told = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm")
+        if told.endswith("mlp.experts.gate_up_proj"):
+            stem = told.removesuffix("gate_up_proj")
+            for idx, expert in enumerate(tensor):
+                for part, half in zip(("gate", "up"), expert.chunk(2), strict=True):
+                    tensors[f"{prefix}{stem}{idx}.{part}_proj.weight"] = half.clone()
+        elif told.endswith("mlp.experts.down_proj"):
+            stem = told.removesuffix("down_proj")
+            for idx, expert in enumerate(tensor):
+                tensors[f"{prefix}{stem}{idx}.down_proj.weight"] = expert.clone()
+        else:
+            tensors[prefix + told] = tensor.clone()
+    file = path / "model.safetensors"
+    save_file(load_file(file) | tensors, file, {"format": "pt"})
+    return reference
 
 
 def reference_logits(

@@ -11,7 +11,8 @@ from worker.engine.cpu.cache_memory import CacheMemory
 
 class StreamPool:
     """By slot, as keys and values are: the streams that came into some layers when the token there
-    was computed. Whoever finds a page by its prefix finds them, too.
+    was computed; of a layer behind the last, what the last norm gave. Whoever finds a page by its
+    prefix finds them, too.
     """
 
     def __init__(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.model_runner import Forward
 from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
-from worker.engine.models.eagle_head import EagleHead, Embeddings
+from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
+from worker.engine.models.model import ModelInput
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 
@@ -88,6 +90,33 @@ class DraftModel(Draft):
         return logits[:, : self.num_outputs].contiguous()
 
 
+Rows = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Head(Protocol):
+    """A layer that guesses with the streams of a large model."""
+
+    @property
+    def attention_layers(self) -> Sequence[AttentionLayer]: ...
+
+    def given(self, streams: torch.Tensor) -> torch.Tensor:
+        """What `forward` is given of tokens that the large model knows: a row of each one's streams
+        -> [num_tokens, hidden_size].
+        """
+        ...
+
+    def forward(
+        self,
+        batch: ModelInput,
+        asking: torch.Tensor,  # [num_samples] int64, indices into the tokens
+        embeddings: torch.Tensor,  # [num_tokens, hidden_size], each of the token behind one
+        given: torch.Tensor,  # [num_tokens, hidden_size], or what was made of the one before
+        attention: AttentionBackend,
+    ) -> torch.Tensor:
+        """What it makes of those asked for, [num_samples, hidden_size]."""
+        ...
+
+
 class DraftHead(Draft):
     """A head. Slot p is of the large model's streams at p, which `streams` has, and of the token
     behind it. Behind a guess it goes on with what it has itself made of the slot before.
@@ -101,10 +130,11 @@ class DraftHead(Draft):
     def __init__(
         self,
         name: str,
-        head: EagleHead,
+        head: Head,
         pool: KVCachePool,
         streams: StreamPool,
-        embeddings: Embeddings,
+        embeddings: Rows,  # [num_tokens] int64 -> [num_tokens, hidden_size]
+        head_logits: Rows,  # of what it has made: [num_samples, num_outputs] float32
         max_context_len: int,
         num_outputs: int,
     ) -> None:
@@ -112,6 +142,7 @@ class DraftHead(Draft):
         self._head = head
         self._streams = streams
         self._embeddings = embeddings
+        self._logits = head_logits
         self._attention = TorchAttentionBackend(pool, head.attention_layers)
         self._made: dict[Req, torch.Tensor] = {}  # of the slot before, by the requests of a chain
 
@@ -125,16 +156,14 @@ class DraftHead(Draft):
         if is_behind_guess:
             given = torch.stack([self._made[entry.req] for entry in entries])
         else:
-            given = self._head.join(self._streams.read(batch.out_loc))
+            given = self._head.given(self._streams.read(batch.out_loc))
         input_ids = torch.tensor([each for entry in entries for each in _tokens_behind(entry)])
         embeddings = self._embeddings(input_ids)
         self._attention.plan(batch)
-        logits, made = self._head.forward(
-            batch, batch.sample_idx, embeddings, given, self._attention
-        )
+        made = self._head.forward(batch, batch.sample_idx, embeddings, given, self._attention)
         asking = (entry.req for entry in entries if entry.num_samples)
         self._made = dict(zip(asking, made, strict=True))
-        return logits
+        return self._logits(made)
 
 
 def _tokens_behind(entry: ScheduledReq) -> Sequence[int]:

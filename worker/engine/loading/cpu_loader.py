@@ -301,7 +301,7 @@ class CpuLoader:
 def _put_beside(target: _OnCpu, head: LoadedHead) -> DraftHead:
     assert isinstance(target.forward, NativeForward | StreamingForward), "it has streams"
     assert target.streams is not None, "it was loaded for this head"
-    return head.beside(target.streams, target.forward.embeddings, target.pool.num_pages)
+    return head.beside(target.forward, target.streams, target.pool.num_pages)
 
 
 def _told_windows(pool: KVCachePool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -11,9 +12,11 @@ import torch
 
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import ConfigError
+from shared.gguf.gguf_model import holds_gguf
 from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cpu.model_runner import StreamingForward
 from worker.engine.cpu.stream_pool import StreamPool
-from worker.engine.drafting.draft_model import DraftHead
+from worker.engine.drafting.draft_model import DraftHead, Head, Rows
 from worker.engine.formats.stored_checkpoint import open_checkpoint
 from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.layers.kv_layout import KVLayout
@@ -24,15 +27,17 @@ from worker.engine.models.eagle_head import (
     UNREAD_TENSORS,
     EagleConfig,
     EagleHead,
-    Embeddings,
 )
+from worker.engine.models.layer_config import MtpLayout
 from worker.engine.models.layer_ops import TorchLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.loader import CheckpointReader
 from worker.engine.models.model_config import ConfigFile, ModelConfig, is_classifier
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.models.mtp_head import MtpHead, mtp_layer
 from worker.engine.models.registry import read_model_config
 from worker.engine.native.native_choice import may_choose_native
+from worker.engine.native.native_forward import NativeForward
 from worker.engine_link.engine_config import EngineConfig
 
 OTHER_HEADS = ("Eagle", "MTP", "NextN", "Medusa", "Speculator")  # in names of architectures
@@ -87,24 +92,57 @@ class DraftSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadSetup:
-    """The same of an EAGLE-3 head. It is in the dtype of the large model."""
+class HeadSetup(ABC):
+    """The same of a head. It is in the dtype of the large model."""
 
     path: Path
-    config: EagleConfig
     target: ModelSetup
+    layer: DecoderConfig  # as a model that has no other one
     stream_layers: tuple[int, ...]
     page_size: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """With the streams that are kept for it."""
+        stream_bytes = len(self.stream_layers) * self.target.config.hidden_size
+        return self.layout.bytes_per_token + stream_bytes * self.target.dtype.itemsize
+
+    @property
+    def memory(self) -> BesideModel:
+        num_bytes = self.num_parameters * self.target.dtype.itemsize
+        return BesideModel(num_bytes, self.kv_bytes_per_token)
+
+    @property
+    def layout(self) -> KVLayout:
+        """Of its keys and values."""
+        return KVLayout.of(self.layer.attention_layers, self.target.dtype, self.page_size)
+
+    @property
+    @abstractmethod
+    def num_parameters(self) -> int:
+        """Without embeddings, norms and biases."""
+
+    @abstractmethod
+    def load(self) -> LoadedHead:
+        """Raises ConfigError."""
+
+    def ops(self) -> TorchLayerOps:
+        dtype = self.target.dtype
+        ropes = LayerRopes.of(self.layer, self.target.max_context_len, dtype)
+        return TorchLayerOps(ropes, self.layer.attention_layers, choose_linears(dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class EagleSetup(HeadSetup):
+    """Of an EAGLE-3 head, in a folder of its own."""
+
+    config: EagleConfig
 
     @classmethod
     def read(cls, config: EngineConfig, name: str, target: ModelSetup) -> Self:
         """Raises ConfigError."""
-        path, model = Path(name), target.config
+        path, model = Path(name), _decoder(target.config)
         head = EagleConfig.read(path / "config.json")
-        if not isinstance(model, DecoderConfig):
-            raise ConfigError(
-                f"{model.architecture} hands out no streams: transformers computes it"
-            )
         for field, value, wanted in (
             ("vocab_size", head.decoder.vocab_size, model.num_outputs),
             ("target_hidden_size", head.target_hidden_size, model.hidden_size),
@@ -114,63 +152,89 @@ class HeadSetup:
                 raise ConfigError(
                     f"{head.path}: {field} is {value}, and {wanted} of {model.architecture}"
                 )
-        return cls(path, head, target, head.layers_of(model.num_layers), config.page_size)
+        stream_layers = head.layers_of(model.num_layers)
+        return cls(path, target, head.decoder, stream_layers, config.page_size, head)
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        """With the streams that are kept for it."""
-        stream_bytes = len(self.stream_layers) * self.config.target_hidden_size
-        return self.layout.bytes_per_token + stream_bytes * self.target.dtype.itemsize
-
-    @property
-    def memory(self) -> BesideModel:
-        num_bytes = self.config.num_parameters * self.target.dtype.itemsize
-        return BesideModel(num_bytes, self.kv_bytes_per_token)
+    def num_parameters(self) -> int:
+        return self.config.num_parameters
 
     def load(self) -> LoadedHead:
-        """Raises ConfigError."""
-        config, dtype = self.config, self.target.dtype
-        ropes = LayerRopes.of(config.decoder, self.target.max_context_len, dtype)
-        ops = TorchLayerOps(ropes, config.decoder.attention_layers, choose_linears(dtype))
         with open_checkpoint(self.path) as checkpoint:
-            reader = CheckpointReader(checkpoint, dtype, lambda _: None)
-            head = EagleHead(config, reader, ops)
+            reader = CheckpointReader(checkpoint, self.target.dtype, lambda _: None)
+            head = EagleHead(self.config, reader, self.ops())
             reader.finish(UNREAD_TENSORS)
-        hidden_size, size = config.decoder.hidden_size, config.target_hidden_size
-        if head.own_embeddings is None and hidden_size != size:
+        own, hidden_size = head.own_embeddings, self.layer.hidden_size
+        size = self.config.target_hidden_size
+        if own is None and hidden_size != size:
             raise ConfigError(
                 f"draft_model={self.path} has no 'embed_tokens.weight', and those of the model "
                 f"have {size} values, not hidden_size={hidden_size}"
             )
-        return LoadedHead(self, head)
+        embeddings = None if own is None else lambda input_ids: own[input_ids]
+        name = f"{self.path.name} (an EAGLE-3 head"
+        return LoadedHead(self, name, head, embeddings, head.logits)
+
+
+@dataclass(frozen=True, slots=True)
+class MtpSetup(HeadSetup):
+    """Of an MTP head, which lies in the model's own checkpoint."""
+
+    mtp: MtpLayout
+
+    @classmethod
+    def read(cls, config: EngineConfig, target: ModelSetup) -> Self:
+        """Raises ConfigError."""
+        path, model = Path(config.model_path), _decoder(target.config)
+        if config.load_format == "dummy" or holds_gguf(path):
+            raise ConfigError(f"only files of safetensors have an MTP head, not {path}")
+        if model.mtp is None:
+            raise ConfigError(f"no MTP head is known of {model.architecture}")
+        with open_checkpoint(path) as checkpoint:
+            name = f"{model.mtp.join}.weight"
+            if checkpoint.heads.stored_name(name) is None:
+                raise ConfigError(f"{path} has no MTP head: there is no tensor {name!r}")
+        layer, behind = mtp_layer(model), (model.num_layers,)
+        return cls(path, target, layer, behind, config.page_size, model.mtp)
 
     @property
-    def layout(self) -> KVLayout:
-        layers = self.config.decoder.attention_layers
-        return KVLayout.of(layers, self.target.dtype, self.page_size)
+    def num_parameters(self) -> int:
+        return self.layer.num_projection_values + 2 * self.layer.hidden_size**2
+
+    def load(self) -> LoadedHead:
+        with open_checkpoint(self.path) as checkpoint:
+            reader = CheckpointReader(checkpoint, self.target.dtype, lambda _: None)
+            head = MtpHead(self.mtp, self.layer, reader, self.ops())
+        return LoadedHead(self, "its own MTP head (", head, None, None)
 
 
 class LoadedHead(NamedTuple):
     """With its weights, before there is a pool to put it beside."""
 
     setup: HeadSetup
-    head: EagleHead
+    name: str
+    head: Head
+    embeddings: Rows | None  # None: they are the large model's
+    logits: Rows | None  # None: they come out of the large model's head
 
     def make_streams(self, num_slots: int) -> StreamPool:
-        setup = self.setup
-        size = setup.config.target_hidden_size
-        return StreamPool(setup.stream_layers, size, num_slots, setup.target.dtype)
+        target = self.setup.target
+        return StreamPool(
+            self.setup.stream_layers, target.config.hidden_size, num_slots, target.dtype
+        )
 
-    def beside(self, streams: StreamPool, embeddings: Embeddings, num_pages: int) -> DraftHead:
-        """`embeddings`: of the large model, whose pool has so many pages."""
-        (setup, head), own = self, self.head.own_embeddings
-        num_millions = setup.config.num_parameters / 1e6
+    def beside(
+        self, target: NativeForward | StreamingForward, streams: StreamPool, num_pages: int
+    ) -> DraftHead:
+        """`target`: the large model, whose pool has so many pages."""
+        setup = self.setup
         return DraftHead(
-            f"{setup.path.name} (an EAGLE-3 head, {num_millions:.1f} million parameters)",
-            head,
+            f"{self.name}{setup.num_parameters / 1e6:.1f} million parameters)",
+            self.head,
             KVCachePool(setup.layout, num_pages),
             streams,
-            embeddings if own is None else lambda input_ids: own[input_ids],
+            self.embeddings or target.embeddings,
+            self.logits or target.logits,
             setup.target.max_context_len,
             setup.target.config.num_outputs,
         )
@@ -179,14 +243,25 @@ class LoadedHead(NamedTuple):
 def read_draft(config: EngineConfig, target: ModelSetup) -> DraftSetup | HeadSetup | None:
     """None: none is configured. Raises ConfigError for one that cannot guess for `target`."""
     name = config.draft_model
-    if name is None:
-        return None
     try:
+        if config.speculate == "mtp":
+            return MtpSetup.read(config, target)
+        if name is None:
+            return None
         if _is_head(Path(name)):
-            return HeadSetup.read(config, name, target)
+            return EagleSetup.read(config, name, target)
     except ConfigError as exc:
-        raise ConfigError(f"draft_model={name} is not possible: {exc}") from exc
+        raise ConfigError(f"{config.guesses_by} is not possible: {exc}") from exc
     return DraftSetup.read(config, name, target)
+
+
+def _decoder(model: ModelConfig) -> DecoderConfig:
+    """Raises ConfigError where transformers computes it."""
+    if not isinstance(model, DecoderConfig):
+        raise ConfigError(f"{model.architecture} hands out no streams: transformers computes it")
+    if is_classifier(model.architecture):
+        raise ConfigError(f"{model.architecture} makes no tokens")
+    return model
 
 
 def _is_head(path: Path) -> bool:

@@ -185,10 +185,10 @@ class EngineLoader:
                     "cpu_activations=int8 is for models that make tokens, on a CPU with tp=1"
                 )
             refuse_tier(self._config)
-            if self._config.draft_model is not None:
+            if self._config.guesses_with_pages:
                 raise ConfigError(
-                    f"draft_model={self._config.draft_model} is for models that make tokens, on a "
-                    "CPU with tp=1; leave it out"
+                    f"{self._config.guesses_by} is for models that make tokens, on a CPU with "
+                    "tp=1; leave it out"
                 )
         return loader
 

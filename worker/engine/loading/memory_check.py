@@ -72,7 +72,7 @@ def check_memory(
         states = f", those of audio {_gib(cross_bytes)} (max_running={max_running})"
     draft = ""
     if beside.num_weight_bytes:
-        draft = f", draft_model={config.draft_model} {_gib(beside.num_weight_bytes)}"
+        draft = f", {config.guesses_by} {_gib(beside.num_weight_bytes)}"
     raise ConfigError(
         f"{model.architecture} does not fit into memory: its {model.num_parameters / 1e9:.2f} "
         f"billion parameters take {_gib(num_weight_bytes)}{kept}{draft}{kept_tokens}{states}, "

@@ -31,11 +31,10 @@ def check_tier(config: EngineConfig, setup: ModelSetup) -> None:
     """Raises ConfigError where a page is not all that a text is gone on with."""
     if config.kv_disk_dir is None:
         return
-    if config.draft_model is not None:
+    if config.guesses_with_pages:
         raise ConfigError(
-            f"kv_disk_dir={config.kv_disk_dir} is not possible with draft_model="
-            f"{config.draft_model}: what that keeps does not go to disk with its pages yet; leave "
-            "one of them out"
+            f"kv_disk_dir={config.kv_disk_dir} is not possible with {config.guesses_by}: what that "
+            "keeps does not go to disk with its pages yet; leave one of them out"
         )
     if setup.config.state_layers:
         raise ConfigError(

@@ -97,7 +97,9 @@ class DecoderModel:
     def hidden_and_streams(
         self, batch: ModelInput, attention: AttentionBackend, stream_layers: Collection[int]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """With the stream as it comes into each of `stream_layers`, of the same shape."""
+        """With the stream as it comes into each of `stream_layers`, of the same shape; behind the
+        last layer, what the last norm gives.
+        """
         streams: list[torch.Tensor] = []
         residual = self.embeddings(batch.input_ids)
         if self._positions is not None:
@@ -119,7 +121,8 @@ class DecoderModel:
             if self._ends:
                 layer_input = None if given is None else given[layer_id - 1]
                 delta, residual = self._ends[layer_id - 1].forward(delta, residual, layer_input)
-        return self._norm.of_sum(delta, residual)[0], streams
+        hidden = self._norm.of_sum(delta, residual)[0]
+        return hidden, streams + [hidden] * (len(self._layers) in stream_layers)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""

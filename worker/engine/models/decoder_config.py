@@ -18,6 +18,7 @@ from worker.engine.models.layer_config import (
     LayerInputsConfig,
     LayerMlp,
     MlpConfig,
+    MtpLayout,
     NormConfig,
     NormPlaces,
     QueryGrowth,
@@ -112,6 +113,8 @@ class DecoderConfig(ModelConfig):
     layer_inputs: LayerInputsConfig | None = None
     has_layer_scales: bool = False  # with which each layer multiplies the stream when it is done
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
+    # Of what guesses: where checkpoints of the family have it, if they do. None: they never do.
+    mtp: MtpLayout | None = None
 
     def within(self, max_context_len: int | None) -> Self:
         """Without a growth of queries that begins behind the longest text: before, they are
@@ -332,6 +335,8 @@ def decoder_config(
     max_positions = config.integer("max_position_embeddings")
     rope = rope or rope_config(config)
     _check_pairs(config, rope, head_dim)
+    num_guessing = config.integer("num_nextn_predict_layers", 0, least=0)
+    guessing = range(len(windows), len(windows) + num_guessing)
     scale = attention_scale or head_dim**-0.5
     return _counted(
         DecoderConfig(
@@ -363,6 +368,8 @@ def decoder_config(
             mlp=mlp or LLAMA_MLP,
             stored_dtype=str(config.get("dtype", config.get("torch_dtype", "float32"))),
             eos_token_ids=eos_token_ids,
+            unread_prefixes=tuple(f"model.layers.{layer_id}." for layer_id in guessing),
+            mtp=MtpLayout.behind(len(windows)) if guessing else None,
         )
     )
 

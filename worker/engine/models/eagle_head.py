@@ -5,7 +5,7 @@ arXiv 2503.01840, and the checkpoints of `LlamaForCausalLMEagle3`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -30,8 +30,6 @@ EAGLE_ARCHITECTURE = "LlamaForCausalLMEagle3"
 NUM_STREAMS = 3
 STREAM_LAYERS = "eagle_aux_hidden_state_layer_ids"
 UNREAD_TENSORS = ("t2d", "model.t2d")  # the inverse of d2t
-
-Embeddings = Callable[[torch.Tensor], torch.Tensor]  # [num_tokens] int64 -> [.., hidden_size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ class EagleHead:
             reader.read(name, decoder.vocab_size, size) if reader.has(name) else None
         )
 
-    def join(self, streams: torch.Tensor) -> torch.Tensor:
+    def given(self, streams: torch.Tensor) -> torch.Tensor:
         """[num_tokens, 3 * target_hidden_size] -> [num_tokens, hidden_size]."""
         joined: torch.Tensor = self._join(streams)
         return joined
@@ -154,27 +152,26 @@ class EagleHead:
     def forward(
         self,
         batch: ModelInput,
-        asking: torch.Tensor,  # [num_samples] int64, indices into the tokens
+        asking: torch.Tensor,
         embeddings: torch.Tensor,
         given: torch.Tensor,
         attention: AttentionBackend,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`embeddings` and `given` [num_tokens, hidden_size]: streams of a token that were joined,
-        or what was made of the one before, and the embedding of the token behind it. Gives logits
-        [num_samples, num_outputs] float32, and what was made, [num_samples, hidden_size].
-        """
+    ) -> torch.Tensor:
+        """As a `Head`."""
         self._ops.begin(batch.rope_positions)
         x = rms_norm(embeddings.to(given.dtype), self._input_norm, self._eps)
         x = torch.cat([x, rms_norm(given, self._hidden_norm, self._eps)], dim=-1)
         attended = self._mixer.forward(x, batch, attention)[asking]
-        given = given[asking]
-        x, given = self._ops.add_rms_norm(attended, given, self._mlp_norm, self._eps)
-        x, made = self._ops.add_rms_norm(self._mlp.forward(x, batch), given, self._norm, self._eps)
-        logits = self._lm_head(x).float()
+        x, given = self._ops.add_rms_norm(attended, given[asking], self._mlp_norm, self._eps)
+        return given + self._mlp.forward(x, batch)
+
+    def logits(self, made: torch.Tensor) -> torch.Tensor:
+        """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
+        logits: torch.Tensor = self._lm_head(rms_norm(made, self._norm, self._eps)).float()
         if self._token_ids is None:
-            return logits, made
+            return logits
         everything = torch.full((len(logits), self._num_outputs), -torch.inf)
-        return everything.index_copy_(1, self._token_ids, logits), made
+        return everything.index_copy_(1, self._token_ids, logits)
 
 
 def _attention(config: DecoderConfig, reader: WeightReader, prefix: str) -> AttentionWeights:

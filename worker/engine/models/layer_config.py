@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from shared.errors import ConfigError
 from worker.engine.models.model_config import ConfigFile, NotFused
@@ -107,6 +107,32 @@ class LayerInputsConfig:
     size: int  # of one layer's
     activation: Activation  # of the gate by which it is multiplied
     image_token_id: int  # whose embedding stands for those of an image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtpLayout:
+    """Where a checkpoint has the layer that guesses the token behind the next one: names of its
+    tensors, without `.weight`.
+    """
+
+    layer: str  # what the names of all that any layer has begin with
+    embedding_norm: str
+    hidden_norm: str
+    join: str  # of an embedding and a hidden state, or the other way round
+    norm: str  # behind the layer
+    is_hidden_first: bool = False
+
+    @classmethod
+    def behind(cls, num_layers: int) -> Self:
+        """DeepSeek's: a layer behind the last."""
+        layer = f"model.layers.{num_layers}."
+        return cls(
+            layer=layer,
+            embedding_norm=f"{layer}enorm",
+            hidden_norm=f"{layer}hnorm",
+            join=f"{layer}eh_proj",
+            norm=f"{layer}shared_head.norm",
+        )
 
 
 @dataclass(frozen=True, slots=True)

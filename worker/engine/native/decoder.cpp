@@ -385,8 +385,10 @@ class Decoder {
     const int64_t last_layer = static_cast<int64_t>(layers_.size()) - 1;
     member.for_each(batch.num_tokens, [&](int64_t token) {
       add_experts(last_layer, token);
+      float* hidden = batch.hidden + token * hidden_size;
       rms_norm(residual_.data() + token * hidden_size, shape_.final_norm, hidden_size,
-               shape_.norm_eps, batch.hidden + token * hidden_size);
+               shape_.norm_eps, hidden);
+      hand_out(batch, last_layer + 1, token, hidden);
     });
   }
 
@@ -397,15 +399,15 @@ class Decoder {
     const int64_t size = shape_.hidden_size;
     member.for_each(batch.num_tokens, [&](int64_t token) {
       add_experts(layer_id - 1, token);
-      hand_out(batch, layer_id, token);
+      hand_out(batch, layer_id, token, residual_.data() + token * size);
       rms_norm(residual_.data() + token * size, weight, size, shape_.norm_eps,
                normed_.data() + token * size);
     });
   }
 
-  // A token's stream as it comes into a layer, if the step's caller reads it.
-  void hand_out(const Batch& batch, int64_t layer_id, int64_t token) const {
-    const float* from = residual_.data() + token * shape_.hidden_size;
+  // A token's stream as it comes into a layer, if the step's caller reads it; behind the last layer
+  // what the last norm gives.
+  void hand_out(const Batch& batch, int64_t layer_id, int64_t token, const float* from) const {
     for (int64_t idx = 0; idx < batch.num_streams; ++idx) {
       if (batch.stream_layers[idx] != layer_id) continue;
       std::copy(from, from + shape_.hidden_size,

@@ -166,11 +166,9 @@ class NativeForward:
         return rows
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] float32 -> [num_rows, num_outputs] float32."""
-        logits = torch.empty(len(hidden), self._num_outputs)
-        self._library.logits(
-            self._decoder, hidden.contiguous().data_ptr(), len(hidden), logits.data_ptr()
-        )
+        """[num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
+        rows, logits = hidden.float().contiguous(), torch.empty(len(hidden), self._num_outputs)
+        self._library.logits(self._decoder, rows.data_ptr(), len(rows), logits.data_ptr())
         if self._config.logits_divisor != 1.0:
             logits.div_(self._config.logits_divisor)
         return logits

@@ -20,7 +20,7 @@ from worker.engine.models.rope_config import partial_rope_config
 def glm4_moe_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """GLM 4.5 to 4.7; the layer behind the last, which guesses, is not read. Raises ConfigError."""
+    """GLM 4.5 to 4.7. Raises ConfigError."""
     model = decoder_config(
         config,
         architecture,
@@ -30,13 +30,7 @@ def glm4_moe_config(
         rope=partial_rope_config(config),
     )
     has_norm = config.boolean("use_qk_norm", default=False)
-    num_guessing = config.integer("num_mtp_layers", 0, least=0)
-    behind = range(model.num_layers, model.num_layers + num_guessing)
-    model = replace(
-        model,
-        head_norm=HeadNormConfig() if has_norm else None,
-        unread_prefixes=tuple(f"model.layers.{layer_id}." for layer_id in behind),
-    )
+    model = replace(model, head_norm=HeadNormConfig() if has_norm else None)
     return with_experts(config, model, v3_experts(config), layers_behind_dense(config))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     Scales,
@@ -52,9 +50,7 @@ def latent_decoder_config(
     has_mlp_bias: bool = False,
     scales: Scales | None = None,
 ) -> DecoderConfig:
-    """With dense layers; those behind the last, which guess the tokens after the next one, are not
-    read. Raises ConfigError.
-    """
+    """With dense layers. Raises ConfigError."""
     latent = latent_config(config)
     if has_neighbours is None:
         has_neighbours = config.boolean("rope_interleave", default=True)
@@ -68,7 +64,4 @@ def latent_decoder_config(
         has_mlp_bias=has_mlp_bias,
         scales=scales or Scales(),
     )
-    num_guessing = config.integer("num_nextn_predict_layers", 0, least=0)
-    guessing = range(model.num_layers, model.num_layers + num_guessing)
-    unread = tuple(f"model.layers.{layer_id}." for layer_id in guessing)
-    return with_latents(replace(model, unread_prefixes=unread), latent)
+    return with_latents(model, latent)

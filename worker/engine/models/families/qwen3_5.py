@@ -15,10 +15,24 @@ from worker.engine.models.decoder_config import (
 )
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.families.qwen_moe import layers_with_experts
-from worker.engine.models.layer_config import HeadNormConfig, MlpConfig, NormConfig, activation
+from worker.engine.models.layer_config import (
+    HeadNormConfig,
+    MlpConfig,
+    MtpLayout,
+    NormConfig,
+    activation,
+)
 from worker.engine.models.model_config import ConfigFile, NotFused
 from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig, layers_that_attend
 from worker.engine.models.rope_config import partial_rope_config
+
+_MTP = MtpLayout(
+    layer="mtp.layers.0.",
+    embedding_norm="mtp.pre_fc_norm_embedding",
+    hidden_norm="mtp.pre_fc_norm_hidden",
+    join="mtp.fc",
+    norm="mtp.norm",
+)
 
 
 def qwen3_5_config(
@@ -82,6 +96,7 @@ def _with_delta_nets(
             has_attention_gate=True,
             head_norm=HeadNormConfig(),
             stored_names=((".recurrent.", ".linear_attn."),),
+            mtp=_MTP,
         ),
         [None if each else delta_net for each in attends],
     )
