@@ -20,7 +20,7 @@ from worker.weights.lora_flag import split_lora
 class WorkerConfig(ScriptedConfig, ClusterConfig):
     """Everything `python -m worker` is told."""
 
-    role: ClassVar[str] = "worker"
+    nats_role: ClassVar[str] = "worker"
     help_group: ClassVar[str] = "Worker"
 
     model_name: str | None = None
