@@ -6,6 +6,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from bench.structures import ROOT
+from shared.checkpoint.hearing_files import SOUND_FAMILIES
 from shared.checkpoint.vision.vision_families import TOWER_FAMILIES, WHOLE_FAMILIES
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from worker.engine.models.refused_architectures import REASONS, SEES
@@ -18,12 +19,14 @@ END = "<!-- To here. -->\n"
 
 
 def decoders() -> set[str]:
-    """The classes by which the installed transformers generates text, with images or without."""
+    """The classes by which the installed transformers generates text, with images or without, and
+    those with audio that are known here.
+    """
     listed = (
         modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     )
-    return {
+    return SOUND_FAMILIES.keys() | {
         name
         for names in listed
         for each in names.values()
@@ -40,6 +43,7 @@ def fates() -> dict[str, set[str]]:
         ("through transformers, tested", set(TESTED_ARCHITECTURES)),
         ("through transformers, with images, tested", set(WHOLE_FAMILIES)),
         ("their text as above, with images, tested", set(TOWER_FAMILIES)),
+        ("their text as above, with audio, tested", set(SOUND_FAMILIES)),
         ("their text alone as above, tested", set(TEXT_ARCHITECTURES)),
         *((f"refused: {reason}", set(names)) for reason, names in REASONS.items()),
     ):

@@ -34,7 +34,7 @@ ROLE = "frontend"
 class FrontendConfig(ClusterConfig):
     """Flags of `python -m frontend`; each is also an environment variable and a YAML key."""
 
-    nats_role: ClassVar[str] = "frontend"
+    role: ClassVar[str] = "frontend"
     help_group: ClassVar[str] = "Frontend"
 
     host: str = "127.0.0.1"
@@ -131,7 +131,9 @@ class FrontendConfig(ClusterConfig):
     max_audio_bytes: int = 25 << 20
     """Largest file of audio, as it comes."""
     max_audio_s: float = 1800.0
-    """Longest audio."""
+    """Longest audio, all of a request together."""
+    max_audios: int = 8
+    """Files of audio that one chat may have."""
     max_videos: int = 2
     """Videos that one request may have."""
     max_video_bytes: int = 24 << 20
@@ -254,7 +256,7 @@ class FrontendConfig(ClusterConfig):
 
     def audio_limits(self) -> AudioLimits:
         """The limits of the audio of a request."""
-        return AudioLimits(self.max_audio_bytes, self.max_audio_s)
+        return AudioLimits(self.max_audio_bytes, self.max_audio_s, self.max_audios)
 
     def video_limits(self) -> VideoLimits:
         """The limits of the videos of a request."""

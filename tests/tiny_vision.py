@@ -118,14 +118,19 @@ def save_tiny_reader(
     torch.manual_seed(0)
     auto_model: Any = AutoModelForImageTextToText
     model = auto_model.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter += 0.3 * torch.randn(parameter.shape)
+    tell_something(model)
     model.save_pretrained(path)
     if model_type == "qwen3_vl_moe":
         _transpose_experts(path / "model.safetensors")
     return path
+
+
+def tell_something(model: Any) -> None:
+    """By its biases and norms."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.3 * torch.randn(parameter.shape)
 
 
 def _transpose_experts(file: Path) -> None:

@@ -30,6 +30,8 @@ TIMESTAMP_ID = 256 + len(_SPECIAL)
 VOCAB_SIZE = TIMESTAMP_ID + NUM_TIMESTAMPS
 CONTEXT_LEN = 24
 
+Samples = npt.NDArray[np.float32]
+
 
 def save_tiny_whisper(path: Path, **overrides: Any) -> Path:
     """It knows three languages, and letters that are bytes. Its windows end after few tokens."""
@@ -97,7 +99,7 @@ def save_tiny_whisper(path: Path, **overrides: Any) -> Path:
     return path
 
 
-def sound(seconds: float, rate: int = SAMPLE_RATE, seed: int = 0) -> npt.NDArray[np.float32]:
+def sound(seconds: float, rate: int = SAMPLE_RATE, seed: int = 0) -> Samples:
     """Noise, which is louder and softer, and a tone."""
     times = np.arange(round(seconds * rate)) / rate
     noise = np.random.default_rng(seed).standard_normal(len(times))
@@ -106,7 +108,7 @@ def sound(seconds: float, rate: int = SAMPLE_RATE, seed: int = 0) -> npt.NDArray
     return (loudness * (0.3 * noise + 0.5 * tone)).astype(np.float32)
 
 
-def wav_file(samples: npt.NDArray[np.float32], rate: int = SAMPLE_RATE) -> bytes:
+def wav_file(samples: Samples, rate: int = SAMPLE_RATE) -> bytes:
     """[num_samples] in float32."""
     return riff(3, 1, rate, 32, samples.astype("<f4").tobytes())
 

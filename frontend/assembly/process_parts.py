@@ -68,6 +68,7 @@ class ProcessParts:
         background: list[Background] = [LoopWatch(metrics.registry)]
         if config.api_keys_file is not None:
             background.append(KeyWatch(config.api_keys_file, keys, config.api_keys))
+        audio = AudioLoader(config.audio_limits())
         return cls(
             config=config,
             frontend_id=frontend_id,
@@ -82,9 +83,12 @@ class ProcessParts:
             intake=BodyIntake(available_memory_bytes() // _BODIES_SHARE),
             encoder=PromptEncoder(),
             images=ImageLoader(
-                config.image_limits(), config.video_limits(), ImageFetcher(config.fetch_policy())
+                config.image_limits(),
+                config.video_limits(),
+                audio,
+                ImageFetcher(config.fetch_policy()),
             ),
-            audio=AudioLoader(config.audio_limits()),
+            audio=audio,
             grammars=GrammarChecker(),
             styles=AnswerStyles(config.tool_parser, config.reasoning_parser),
             background=background,

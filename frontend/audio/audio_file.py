@@ -32,6 +32,19 @@ _DTYPES = {
 }
 
 
+# What a demuxer is for, by the formats that clients name.
+_DEMUXERS = {
+    "wav": "wav",
+    "mp3": "mp3",
+    "flac": "flac",
+    "ogg": "ogg",
+    "opus": "ogg",
+    "m4a": "mp4",
+    "mp4": "mp4",
+    "webm": "matroska",
+}
+
+
 class BadAudio(Exception):
     """It cannot be used; the message goes on behind "is audio that"."""
 
@@ -51,6 +64,13 @@ def read_audio(data: bytes, max_s: float) -> Samples:
     if demuxer is None:
         raise BadAudio(f"is none of {', '.join(FORMATS)}")
     return read_container(data, demuxer, max_s)
+
+
+def check_format(data: bytes, format_name: str) -> None:
+    """Raises BadAudio for a file that is not of the format."""
+    found = "wav" if is_wav(data) else demuxer_of(data)
+    if found is not None and found != _DEMUXERS[format_name]:
+        raise BadAudio(f"is in {found}, and 'format' is {format_name!r}")
 
 
 def is_wav(data: bytes) -> bool:
@@ -151,23 +171,23 @@ def read_container(data: bytes, demuxer: str, max_s: float) -> Samples:
 
 
 def _decoded(container: Any, max_s: float) -> Samples:
-    """Brought to the model's rate on the way. Raises BadAudio."""
-    parts = [frame.to_ndarray()[0] for frame in _frames(container, max_s)]
+    """Brought to the model's rate on the way: what is small may be long, and of any rate."""
+    parts, num_samples = [], 0
+    for frame in _frames(container):
+        part = frame.to_ndarray()[0]
+        num_samples += len(part)
+        check_duration(num_samples / SAMPLE_RATE, max_s)
+        parts.append(part)
     if not parts:
         raise BadAudio("is empty")
     return Samples(np.concatenate(parts), SAMPLE_RATE)
 
 
-def _frames(container: Any, max_s: float) -> Iterator[Any]:
-    """Of one channel, in floats. Raises BadAudio before it makes more: what is small may be long,
-    or have a sample a second, each of which becomes thousands.
-    """
+def _frames(container: Any) -> Iterator[Any]:
+    """Of one channel, in floats."""
     import av
 
     resampler = av.AudioResampler("fltp", "mono", SAMPLE_RATE)
-    seconds = 0.0
     for frame in container.decode(audio=0):
-        seconds += frame.samples / frame.sample_rate
-        check_duration(seconds, max_s)
         yield from resampler.resample(frame)
     yield from resampler.resample(None)

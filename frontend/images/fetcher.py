@@ -22,7 +22,11 @@ with without_rich():  # it is for httpx as a command
 _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_CONNECTIONS = 64
-_HEADERS = {"accept": "image/*, video/*", "accept-encoding": "identity", "user-agent": "jetflock"}
+_HEADERS = {
+    "accept": "image/*, video/*, audio/*",
+    "accept-encoding": "identity",
+    "user-agent": "jetflock",
+}
 
 
 class FetchFailed(Exception):

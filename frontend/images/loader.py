@@ -1,4 +1,4 @@
-"""The images and videos of a request: fetched, checked, and made into what the model reads."""
+"""The images, videos and audio of a request: fetched, checked, and made into what a model reads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from typing import TypeVar
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from frontend.audio.audio_source import AudioSource
+from frontend.audio.loader import AudioLoader, Spectrogram
+from frontend.audio.spectrogram import HOP
 from frontend.images.fetcher import FetchFailed, ImageFetcher
 from frontend.images.fitting import (
     DECODE_ERRORS,
@@ -38,13 +41,13 @@ from frontend.images.video import (
 from frontend.limits.work_limits import ImageLimits, VideoLimits
 from frontend.models.model_directory import ServedModel
 from shared.errors import UnsupportedParameter
+from shared.protocol.hearing_card import WINDOW_FRAMES
 from shared.protocol.image_sizes import BadImageSize, PixelSize
 from shared.protocol.sight_card import SightCard
 from shared.protocol.video_card import VideoCard
 
 SCHEME = "data:"
 _LIST_HEAD = f"{SCHEME}{LIST_TYPE};base64"
-_A = {"image": "an image", "video": "a video"}
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 LOW_DETAIL_TOKENS = 256
 
@@ -101,14 +104,17 @@ def read_image(data: bytes, sight: SightCard, max_pixels: int, max_features: int
 
 @dataclass(frozen=True, slots=True)
 class LoadedImage:
-    """What the model reads of an image, or of a moment of a video."""
+    """What the model reads of an image, a moment of a video, or a window of audio."""
 
-    pixels: bytes  # [height, width, 3] uint8, of the size's `array_size`; or as `Moments` has them
+    # [height, width, 3] uint8, of the size's `array_size`; or as `Moments` has them; or frames of a
+    # spectrogram, [num_sound_frames and some of silence, num_mel_bins] float32
+    pixels: bytes
     size: PixelSize
     digest: bytes
     num_frames: int = 0  # as in the `ImageSpan`
     goes_on: bool = False
     time: int = 0
+    num_sound_frames: int = 0
 
     @classmethod
     def of(cls, pixels: bytes, size: PixelSize) -> LoadedImage:
@@ -136,7 +142,27 @@ class LoadedVideo:
         return cls(tuple(moments), tuple(f"<{each:.1f} seconds>" for each in read.seconds))
 
 
-Loaded = LoadedImage | LoadedVideo
+@dataclass(frozen=True, slots=True)
+class LoadedAudio:
+    """What the model hears of a file."""
+
+    windows: tuple[LoadedImage, ...]
+
+    @classmethod
+    def of(cls, heard: Spectrogram) -> LoadedAudio:
+        """Behind the last window is some silence: workers give it as much as it lacks."""
+        windows = []
+        num_frames = -(-heard.num_samples // HOP)
+        for start in range(0, num_frames, WINDOW_FRAMES):
+            frames = heard.frames[start : start + WINDOW_FRAMES].tobytes()
+            num_heard = min(num_frames - start, WINDOW_FRAMES)
+            digest = _digest(f"{num_heard} frames:", frames)
+            nothing = PixelSize(0, 0)
+            windows.append(LoadedImage(frames, nothing, digest, num_sound_frames=num_heard))
+        return cls(tuple(windows))
+
+
+Loaded = LoadedImage | LoadedVideo | LoadedAudio
 
 
 def _digest(head: str, pixels: bytes) -> bytes:
@@ -152,11 +178,13 @@ class ImageLoader:
         self,
         limits: ImageLimits,
         videos: VideoLimits,
+        audio: AudioLoader,
         fetcher: ImageFetcher,
         num_threads: int = 2,
     ) -> None:
         self._limits = limits
         self._videos = videos
+        self._audio = audio
         self._fetcher = fetcher
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="image")
 
@@ -171,51 +199,61 @@ class ImageLoader:
 
         Raises InvalidRequest, which names the first wrong one.
         """
-        sight = self._checked_sight(sources, model)
-        if sight is None or not sources:
-            return []
+        self.check(sources, model)
+        sounds = [source for source in sources if isinstance(source, AudioSource)]
+        heard = [
+            LoadedAudio.of(each)
+            async for each in self._audio.spectrograms(
+                sounds, model.card.sound, lambda each, most: self._audio_bytes(each, tenant, most)
+            )
+        ]
         outcomes = await asyncio.gather(
-            *(self._load(source, sight, tenant) for source in sources), return_exceptions=True
+            *(
+                self._load(source, model.card.sight, tenant)
+                for source in sources
+                if not isinstance(source, AudioSource)
+            ),
+            return_exceptions=True,
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return [outcome for outcome in outcomes if isinstance(outcome, Loaded)]
+        seen = iter(outcome for outcome in outcomes if isinstance(outcome, Loaded))
+        return [
+            heard.pop(0) if isinstance(source, AudioSource) else next(seen) for source in sources
+        ]
 
     def check(self, sources: Sequence[Source], model: ServedModel) -> None:
-        """Whether the model takes so many images and videos. Raises InvalidRequest."""
-        self._checked_sight(sources, model)
-
-    def _checked_sight(self, sources: Sequence[Source], model: ServedModel) -> SightCard | None:
-        """None for a model that takes no images, when there are none."""
-        sight = model.card.sight
-        images = [each for each in sources if isinstance(each, ImageSource)]
-        videos = [each for each in sources if isinstance(each, VideoSource)]
+        """Whether the model takes so many images, videos and audio. Raises InvalidRequest."""
+        sight, sound = model.card.sight, model.card.sound
         video = None if sight is None else sight.video
-        for of_kind, name, is_taken, most in (
-            (images, "image", sight is not None, self._limits.max_images),
-            (videos, "video", video is not None, self._videos.max_videos),
+        for kind, a, name, some, card, most in (
+            (ImageSource, "an ", "image", "images", sight, self._limits.max_images),
+            (VideoSource, "a ", "video", "videos", video, self._videos.max_videos),
+            (AudioSource, "", "audio", "audio", sound, self._audio.max_audios),
         ):
-            if of_kind and not is_taken:
+            of_kind = [each for each in sources if isinstance(each, kind)]
+            if of_kind and card is None:
                 raise UnsupportedParameter(
                     of_kind[0].where,
-                    f"is {_A[name]}, and the model '{model.name}' takes no {name}s",
+                    f"is {a}{name}, and the model '{model.name}' takes no {some}",
                 )
             if of_kind and model.limits.takes_no_images:
                 raise UnsupportedParameter(
                     of_kind[0].where,
-                    f"is {_A[name]}, and no worker of the model '{model.name}' takes {name}s now: "
+                    f"is {a}{name}, and no worker of the model '{model.name}' takes {some} now: "
                     "those on GPUs serve its text alone",
                 )
             if len(of_kind) > most:
                 raise of_kind[most].refused(
                     f"is {name} {most + 1} of {len(of_kind)}, a request may have {most}"
                 )
-        return sight
 
-    async def _load(self, source: Source, sight: SightCard, tenant: str) -> Loaded:
+    async def _load(self, source: Source, sight: SightCard | None, tenant: str) -> Loaded:
+        assert sight is not None, "it has been checked"
         if isinstance(source, ImageSource):
             return await self._load_image(source, sight, tenant)
+        assert isinstance(source, VideoSource), "no other kind is seen"
         assert sight.video is not None, "it has been checked"
         return await self._load_video(source, sight.video, tenant)
 
@@ -250,6 +288,12 @@ class ImageLoader:
             raise source.refused(f"is an image whose URL {exc}") from exc
         except BadImage as exc:
             raise source.refused(f"is an image that {exc}") from exc
+
+    async def _audio_bytes(self, source: AudioSource, tenant: str, max_bytes: int) -> bytes:
+        try:
+            return await self._bytes_of(source, tenant, max_bytes)
+        except (BadDataUrl, FetchFailed) as exc:
+            raise source.refused(f"is audio whose URL {exc}") from exc
 
     async def _bytes_of(self, source: Source, tenant: str, max_bytes: int) -> bytes:
         if source.url[: len(SCHEME)].lower() == SCHEME:

@@ -1,15 +1,17 @@
-"""The places of images and videos among the tokens of a prompt."""
+"""The places of images, videos and audio among the tokens of a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from frontend.images.loader import Loaded, LoadedImage, LoadedVideo
+from frontend.images.loader import Loaded, LoadedAudio, LoadedImage, LoadedVideo
 from frontend.jobs.job import Prompt
 from frontend.models.model_directory import ServedModel
 from shared.errors import InvalidRequest
+from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import ImageSpan
-from shared.protocol.sight_card import SightCard
+
+_SOME = {"image": "images", "video": "videos", "audio": "files of audio"}
 
 
 def with_stamps(
@@ -32,22 +34,27 @@ def with_stamps(
 def prompt_of(
     token_ids: list[int], loaded: Sequence[Loaded], model: ServedModel, param: str = "messages"
 ) -> Prompt:
-    """The prompt of ids with one token for each image and each video, or each moment of those
-    `with_stamps`, in their order. Raises InvalidRequest.
+    """The prompt of ids with one token for each image, each audio and each video, or each moment of
+    those `with_stamps`, in their order. Raises InvalidRequest.
     """
-    sight = model.card.sight
-    if sight is None:
-        return Prompt(token_ids)
-    images: list[tuple[LoadedImage, ...]]
-    images = [(each,) for each in loaded if isinstance(each, LoadedImage)]
-    _check_marks(token_ids.count(sight.image_token_id), len(images), "image", param)
-    waiting = {sight.image_token_id: iter(images)}
-    if sight.video is not None:
+    sight, sound = model.card.sight, model.card.sound
+    waiting: dict[int, Iterator[tuple[LoadedImage, ...]]] = {}
+
+    def expect(token_id: int, places: Sequence[tuple[LoadedImage, ...]], kind: str) -> None:
+        _check_marks(token_ids.count(token_id), len(places), kind, param)
+        waiting[token_id] = iter(places)
+
+    if sight is not None:
+        images = [(each,) for each in loaded if isinstance(each, LoadedImage)]
+        expect(sight.image_token_id, images, "image")
+    if sight is not None and sight.video is not None:
         places = [each.moments for each in _videos(loaded)]
         if sight.video.has_stamps:
             places = [(moment,) for moments in places for moment in moments]
-        _check_marks(token_ids.count(sight.video.token_id), len(places), "video", param)
-        waiting[sight.video.token_id] = iter(places)
+        expect(sight.video.token_id, places, "video")
+    if sound is not None:
+        heard = [each.windows for each in loaded if isinstance(each, LoadedAudio)]
+        expect(sound.token_id, heard, "audio")
     whole: list[int] = []
     spans: list[ImageSpan] = []
     pixels: list[bytes] = []
@@ -56,7 +63,7 @@ def prompt_of(
             whole.append(token_id)
             continue
         for image in next(waiting[token_id]):
-            ids = _ids(image, sight)
+            ids = _ids(image, model.card)
             spans.append(
                 ImageSpan(
                     len(whole),
@@ -66,6 +73,7 @@ def prompt_of(
                     num_frames=image.num_frames,
                     goes_on=image.goes_on,
                     time=image.time,
+                    num_sound_frames=image.num_sound_frames,
                 )
             )
             pixels.append(image.pixels)
@@ -73,7 +81,12 @@ def prompt_of(
     return Prompt(whole, images=tuple(spans), pixels=tuple(pixels))
 
 
-def _ids(image: LoadedImage, sight: SightCard) -> list[int]:
+def _ids(image: LoadedImage, card: ModelCard) -> list[int]:
+    if image.num_sound_frames:
+        assert card.sound is not None, "it has been loaded"
+        return [card.sound.token_id] * card.sound.num_tokens(image.num_sound_frames)
+    sight = card.sight
+    assert sight is not None, "it has been loaded"
     if not image.num_frames or sight.video is None:
         return sight.image_ids(image.size)
     grid = sight.video.grid(image.size)
@@ -89,8 +102,8 @@ def _check_marks(num_marks: int, num_given: int, kind: str, param: str) -> None:
     """Raises InvalidRequest."""
     if num_marks != num_given:
         raise InvalidRequest(
-            f"The prompt has {num_marks} {kind} tokens for {num_given} {kind}s: texts must not "
-            f"hold the token that stands for one, and the model's chat template must name each "
+            f"The prompt has {num_marks} {kind} tokens for {num_given} {_SOME[kind]}: texts must "
+            "not hold the token that stands for one, and the model's chat template must name each "
             f"{kind} once.",
             param=param,
         )

@@ -1,4 +1,4 @@
-"""Images and videos as clients name them."""
+"""Images, videos and audio as clients name them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from frontend.audio.audio_source import AudioSource
 from shared.errors import InvalidRequest
 
 MIN_FPS, MAX_FPS = 0.01, 1000.0
@@ -54,4 +55,4 @@ class VideoSource:
         return InvalidRequest(f"'{self.where}' {why}", param=self.where, code="invalid_video")
 
 
-Source = ImageSource | VideoSource
+Source = ImageSource | VideoSource | AudioSource

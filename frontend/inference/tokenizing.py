@@ -136,7 +136,7 @@ class Tokenizing:
             Props(
                 default_generation_settings=settings,
                 model_alias=model.name,
-                modalities=Modalities(vision=card.sight is not None, audio=False),
+                modalities=Modalities(vision=card.sight is not None, audio=card.sound is not None),
                 chat_template=facts.chat_template or "",
                 bos_token=facts.special_tokens.get("bos_token", ""),
                 eos_token=facts.special_tokens.get("eos_token", ""),

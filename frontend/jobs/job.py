@@ -43,6 +43,7 @@ from shared.protocol.request import (
 from shared.protocol.sampling import PoolingKind, PoolingParams, SamplingParams
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SIGHT_LEVEL
+from shared.protocol.sound_card import SOUND_LEVEL
 from shared.protocol.token_ids import pack_token_ids
 from shared.protocol.trace_context import TraceContext
 from shared.protocol.video_card import VIDEO_LEVEL
@@ -69,6 +70,11 @@ class Prompt:
     ] = ()  # of each of them, or the rows of `embeds`, or the frames of `audio`
     embeds: PromptEmbeds | None = None  # in the place of its tokens, which all are 0
     audio: PromptAudio | None = None  # that is transcribed
+
+    @property
+    def num_audio_tokens(self) -> int:
+        """Of the audio of a chat."""
+        return sum(each.num_tokens for each in self.images if each.num_sound_frames)
 
 
 _SOON_S = 0.001  # is left at least
@@ -217,6 +223,7 @@ class Job:
         eyes = SIGHT_LEVEL if sees and is_new else 1
         has_video = any(each.num_frames for prompt in self.prompts for each in prompt.images)
         eyes = VIDEO_LEVEL if has_video else eyes
+        eyes = SOUND_LEVEL if any(prompt.num_audio_tokens for prompt in self.prompts) else eyes
         fork = FORK_LEVEL if self.fork is not None and self.fork.given is not None else 1
         starts = START_LEVEL if self.sampling.logprobs.prompt_start else 1
         classes = CLASSIFY_LEVEL if self.surface in _OF_CLASSES else 1
@@ -329,6 +336,7 @@ class Job:
                 grace_s=caller.grace_s or 0.0,
                 eos_token_ids=_overridden_eos_ids(sampling, card),
                 transcript=self.transcript,
+                num_audio_tokens=prompt.num_audio_tokens,
             )
             requests.append(
                 GenerateRequest(

@@ -169,7 +169,7 @@ class PromptEncoder:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 kwargs=template_kwargs,
-                sees_images=sight is not None,
+                has_parts=sight is not None or model.card.sound is not None,
             )
             if sight is not None and sight.mark_text:
                 text = text.replace(sight.mark_text, sight.image_text)

@@ -42,8 +42,9 @@ class VideoLimits:
 class AudioLimits:
     """What the audio of one request may cost."""
 
-    max_bytes: int  # as it comes
-    max_s: float  # decoded
+    max_bytes: int  # of each file, as it comes
+    max_s: float  # of all, decoded
+    max_audios: int  # of a chat
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,15 +56,15 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: dict[str, Any] | None = None,
-        sees_images: bool = False,
+        has_parts: bool = False,
     ) -> str:
-        """The prompt text; to a model that sees, contents are lists of parts.
+        """The prompt text; to a model that sees or hears, contents are lists of parts.
 
         Raises InvalidRequest when the template refuses the messages.
         """
         if continue_final_message:
             messages = [*messages[:-1], _marked(messages[-1])]
-        if sees_images:
+        if has_parts:
             messages = [with_parts(message) for message in messages]
         variables = {
             "tools": None,

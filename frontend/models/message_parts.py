@@ -1,4 +1,4 @@
-"""Content of messages that has images and videos between its texts.
+"""Content of messages that has images, videos and audio between its texts.
 
 Until the chat template sees it, it is one string, with a mark for each of them and between any two
 parts: whatever is done to texts of messages is done to it as well.
@@ -20,6 +20,7 @@ class Seen(enum.Enum):
 
     IMAGE = "image"
     VIDEO = "video"
+    AUDIO = "audio"
 
     @property
     def mark(self) -> str:
@@ -38,7 +39,7 @@ def joined(parts: Sequence[str | Seen]) -> str:
 
 
 def with_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """The message as templates of models that see expect it: its content is a list."""
+    """The message as templates of models that see or hear expect it: its content is a list."""
     parts = [part for piece in message["content"].split(_BETWEEN) for part in _parts(piece)]
     return {**message, "content": parts}
 
@@ -49,6 +50,8 @@ def _parts(piece: str) -> Iterator[dict[str, str]]:
     texts = _MARKS.split(piece)
     for text in texts:
         if text in kinds:
-            yield {"type": kinds[text]}
+            kind = kinds[text]
+            # Templates look for a key of the same name, too.
+            yield {"type": kind, "audio": ""} if kind == "audio" else {"type": kind}
         elif text or len(texts) == 1:
             yield {"type": "text", "text": text}

@@ -12,9 +12,10 @@ from frontend.text.wire_struct import Count, WireStruct
 
 
 class PromptTokensDetails(WireStruct, frozen=True, kw_only=True):
-    """What became of the tokens of the prompts."""
+    """What the tokens of the prompts are, and what became of them."""
 
     cached_tokens: Count  # came from the prefix cache
+    audio_tokens: Count | UnsetType = UNSET  # where there is audio
 
 
 class CompletionTokensDetails(WireStruct, frozen=True, kw_only=True):
@@ -67,6 +68,13 @@ class TokenUsage(WireStruct, frozen=True, kw_only=True):
 class _PromptCounts(NamedTuple):
     num_tokens: int
     num_cached: int
+    num_audio: int
+
+    @property
+    def details(self) -> PromptTokensDetails:
+        return PromptTokensDetails(
+            cached_tokens=self.num_cached, audio_tokens=self.num_audio or UNSET
+        )
 
 
 def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) -> Usage:
@@ -80,7 +88,7 @@ def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) ->
         prompt_tokens=prompts.num_tokens,
         completion_tokens=num_output_tokens,
         total_tokens=prompts.num_tokens + num_output_tokens,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=prompts.num_cached),
+        prompt_tokens_details=prompts.details,
         completion_tokens_details=UNSET
         if num_reasoning is None
         else CompletionTokensDetails(reasoning_tokens=num_reasoning),
@@ -94,7 +102,7 @@ def prompt_usage_of(streams: Sequence[TextStream]) -> PromptUsage:
     return PromptUsage(
         prompt_tokens=prompts.num_tokens,
         total_tokens=prompts.num_tokens + num_output_tokens,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=prompts.num_cached),
+        prompt_tokens_details=prompts.details,
     )
 
 
@@ -110,4 +118,5 @@ def _prompt_counts(streams: Sequence[TextStream]) -> _PromptCounts:
     return _PromptCounts(
         sum(stream.reply.num_prompt_tokens for stream in prompts),
         sum(map(num_cached_tokens, prompts)),
+        sum(stream.reply.num_audio_tokens for stream in prompts),
     )

@@ -167,6 +167,7 @@ def _tasks(card: ModelCard) -> list[str]:
         "score": card.score is not None,
         "classify": card.classifier is not None,
         "see": card.sight is not None,
+        "hear": card.sound is not None,
     }
     return [name for name, is_possible in can.items() if is_possible]
 

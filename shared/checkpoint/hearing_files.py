@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from shared.checkpoint.json_file import read_json
+from shared.checkpoint.vision.vision_text import text_config
 from shared.errors import ConfigError
-from shared.protocol.hearing_card import SAMPLE_RATE, WINDOW_FRAMES, HearingCard
+from shared.protocol.hearing_card import NUM_SOUNDS, SAMPLE_RATE, HearingCard
+from shared.protocol.sound_card import SoundCard
 
 HEARING_ARCHITECTURE = "WhisperForConditionalGeneration"
+# Whose chats take audio, and what config.json calls the token that stands for it.
+SOUND_FAMILIES: Mapping[str, str] = {
+    "Qwen2AudioForConditionalGeneration": "audio_token_index",
+    "VoxtralForConditionalGeneration": "audio_token_id",
+}
+_POOLED_FRAMES = 4
+# Where config.json does not say.
+_TOKEN_IDS = {"audio_token_index": 151646}
+_ENCODER = {"num_mel_bins": 128, "hidden_size": 1280, "intermediate_size": 5120}
 _PREPROCESSOR = {
     "feature_extractor_type": "WhisperFeatureExtractor",
     "sampling_rate": SAMPLE_RATE,
@@ -29,17 +43,7 @@ def hearing_card(path: Path, config: dict[str, Any]) -> HearingCard | None:
     """None for a model that takes no audio. Raises ConfigError."""
     if not hears(config):
         return None
-    processor = read_json(path / "preprocessor_config.json", dict, {})
-    for name, value in _PREPROCESSOR.items():
-        if processor.get(name, value) != value:
-            raise _wrong(path / "preprocessor_config.json", name, processor[name], f"{value!r}")
-    if config.get("max_source_positions", 1500) * 2 != WINDOW_FRAMES:
-        told = config["max_source_positions"]
-        raise _wrong(path / "config.json", "max_source_positions", told, "1500")
-    num_mel_bins = _id(path / "config.json", config, "num_mel_bins")
-    if processor.get("feature_size", num_mel_bins) != num_mel_bins:
-        told = processor["feature_size"]
-        raise _wrong(path / "preprocessor_config.json", "feature_size", told, f"{num_mel_bins}")
+    num_mel_bins = _num_mel_bins(path, config)
     file = path / "generation_config.json"
     given = read_json(file, dict)
     no_timestamps_id = _id(file, given, "no_timestamps_token_id")
@@ -61,6 +65,42 @@ def hearing_card(path: Path, config: dict[str, Any]) -> HearingCard | None:
         begin_suppressed_ids=tuple(given.get("begin_suppress_tokens") or ()),
         max_first_tick=given.get("max_initial_timestamp_index"),
     )
+
+
+def sound_card(path: Path, config: dict[str, Any]) -> SoundCard | None:
+    """None for a model whose chats take no audio. Raises ConfigError."""
+    (architecture, *_) = config.get("architectures") or [""]
+    if architecture not in SOUND_FAMILIES:
+        return None
+    audio = _ENCODER | (config.get("audio_config") or {})
+    file = path / "config.json"
+    token_id = _id(file, _TOKEN_IDS | config, SOUND_FAMILIES[architecture])
+    if token_id >= (vocab_size := text_config(config)["vocab_size"]):
+        raise _wrong(file, SOUND_FAMILIES[architecture], token_id, f"below vocab_size={vocab_size}")
+    card = SoundCard(token_id, _num_mel_bins(path, audio), _POOLED_FRAMES)
+    if architecture != "VoxtralForConditionalGeneration":
+        return msgspec.structs.replace(card, max_windows=1)
+    stacked = audio["intermediate_size"] / audio["hidden_size"]  # neighbours that become a feature
+    if not stacked.is_integer() or NUM_SOUNDS % stacked:
+        raise _wrong(file, "intermediate_size", audio["intermediate_size"], "of whole sounds")
+    return msgspec.structs.replace(card, token_frames=2 * int(stacked), hears_silence=True)
+
+
+def _num_mel_bins(path: Path, encoder: dict[str, Any]) -> int:
+    """Of an encoder that hears as Whisper's does. Raises ConfigError."""
+    nested = read_json(path / "processor_config.json", dict, {}).get("feature_extractor")
+    file = path / ("processor_config.json" if nested else "preprocessor_config.json")
+    processor = nested or read_json(file, dict, {})
+    for name, value in _PREPROCESSOR.items():
+        if processor.get(name, value) != value:
+            raise _wrong(file, name, processor[name], f"{value!r}")
+    if encoder.get("max_source_positions", NUM_SOUNDS) != NUM_SOUNDS:
+        told = encoder["max_source_positions"]
+        raise _wrong(path / "config.json", "max_source_positions", told, f"{NUM_SOUNDS}")
+    num_mel_bins = _id(path / "config.json", encoder, "num_mel_bins")
+    if processor.get("feature_size", num_mel_bins) != num_mel_bins:
+        raise _wrong(file, "feature_size", processor["feature_size"], f"{num_mel_bins}")
+    return num_mel_bins
 
 
 def _id(file: Path, values: dict[str, Any], name: str) -> int:

@@ -22,7 +22,7 @@ from shared.checkpoint.weights.checkpoint_tensors import (
 from shared.errors import ConfigError
 from shared.made_folder import made_folder
 
-_LAYOUT = 1  # of these folders: counts up when their files change
+_LAYOUT = 2  # of these folders: counts up when their files change
 _WEIGHTS = "consolidated.safetensors"
 _WEIGHT_FILES = "consolidated*.safetensors"
 _CONFIG, _PROCESSOR, _TOKENIZER = "config.json", "preprocessor_config.json", "tokenizer.json"

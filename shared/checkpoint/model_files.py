@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shared.checkpoint.hearing_files import hearing_card, hears
+from shared.checkpoint.hearing_files import hearing_card, hears, sound_card
 from shared.checkpoint.hub import fetch, is_hub_id
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.mistral_folder import is_mistral_folder, mistral_folder
@@ -295,6 +295,7 @@ class ModelFiles:
             logits_processors=() if processors is None else processors.names,
             own_sight=sight if vision is None else None,
             hearing=hearing,
+            sound=sound_card(self.path, self.config),
         )
 
     @property

@@ -83,11 +83,12 @@ _TOLD_WITH_USER = (
     "{%- if loop.index0 == ns.last and ns.system %}{{- ns.system + '\\n\\n' }}{%- endif %}"
 )
 _CHAT = """{{- bos_token }}
+{%- set marks = {'image': '[IMG]', 'audio': '[BEGIN_AUDIO][AUDIO]'} %}
 {%- macro said(content) %}
     {%- if content is string %}{{- content }}
     {%- else %}
         {%- for part in content or [] %}
-            {{- part.text if part.type == 'text' else '[IMG]' }}
+            {{- part.text if part.type == 'text' else marks[part.type] }}
         {%- endfor %}
     {%- endif %}
 {%- endmacro %}

@@ -331,14 +331,15 @@ PEER_FLAGS = (
         ("--limit-mm-per-prompt", "--mm-processor-kwargs"),
         "vLLM",
         advice="`--max-images`, `--max-image-bytes`, `--max-image-pixels` and `--max-image-tokens` "
-        "bound images; `--max-videos`, `--max-video-frames` and others videos",
+        "bound images, `--max-videos`, `--max-video-frames` and others videos, `--max-audios` and "
+        "others audio",
     ),
     PeerFlag(
-        ("--kv-transfer-config",),
-        "vLLM",
-        advice="`jetflock worker --role prefill` and `--role decode` meet in their `--kv-disk-dir`",
+        ("--kv-transfer-config", "--disaggregation-mode"),
+        _BOTH,
+        advice="there is none: workers share a queue and its log, not memory; `--workers 0..N` "
+        "starts and ends them with the load",
     ),
-    PeerFlag(("--disaggregation-mode",), "SGLang", "--role"),
     PeerFlag(
         ("--enable-sleep-mode", "--enable-memory-saver"),
         _BOTH,

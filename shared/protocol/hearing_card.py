@@ -10,6 +10,7 @@ import msgspec
 SAMPLE_RATE = 16_000
 FRAMES_PER_S = 100  # of a spectrogram
 WINDOW_FRAMES = 3000  # that are heard at once
+NUM_SOUNDS = WINDOW_FRAMES // 2  # vectors that the encoder makes of them
 FRAMES_PER_TICK = 2  # a timestamp token is 20 ms more than the one before it
 AUDIO_LEVEL = 4  # the feature level of requests with audio
 

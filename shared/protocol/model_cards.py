@@ -9,6 +9,7 @@ from shared.protocol.image_sizes import FixedSize
 from shared.protocol.reply import ScoreMethod
 from shared.protocol.sampling import PoolingKind
 from shared.protocol.sight_card import SightCard
+from shared.protocol.sound_card import SoundCard
 
 
 class EmbeddingCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,6 +131,7 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     logits_processors: tuple[str, ...] = ()  # of the operator's file, by their names
     classifier: ClassifierCard | None = None  # None: it has no labels
     activations: str = ""  # what CPUs round them to, like "int8"; empty: as the checkpoint says
+    sound: SoundCard | None = None  # from level 4 on; None: its chats take no audio
 
     @property
     def sight(self) -> SightCard | None:

@@ -195,6 +195,7 @@ class ReplyParams(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_start: int = 0  # logprobs of the prompt are told from this token on
     is_by_token: bool = False  # a result that is no text: it is a vector of each token
     transcript: TranscriptReply | None = None
+    num_audio_tokens: int = 0  # of the prompt
 
     @property
     def num_alternatives(self) -> int | None:

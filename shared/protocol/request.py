@@ -19,8 +19,8 @@ EMBEDS_LEVEL = 4  # of prompts that are embeddings
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens of a prompt that stand for an image, or for a moment of a video; its pixels are in the
-    prompt's object.
+    """Tokens of a prompt that stand for an image, a moment of a video, or a window of audio; its
+    pixels, or the frames of its spectrogram, are in the prompt's object.
     """
 
     start: Place
@@ -32,6 +32,7 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
     # It stands right behind another moment of its video, and begins at the position of the first.
     goes_on: bool = False
     time: Place = 0  # positions by which its first axis is later than that of the first
+    num_sound_frames: Place = 0  # of a window, without the silence behind them; 0: it is seen
 
 
 class EmbedsDtype(enum.StrEnum):

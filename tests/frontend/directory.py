@@ -8,11 +8,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from tokenizers import AddedToken, Tokenizer
 
+from frontend.audio.loader import AudioLoader
 from frontend.images.fetcher import ImageFetcher
 from frontend.images.loader import ImageLoader
 from frontend.inference.admission.admission import Admission
 from frontend.jobs.prompt_encoder import PromptEncoder
-from frontend.limits.work_limits import FetchPolicy, ImageLimits, VideoLimits
+from frontend.limits.work_limits import AudioLimits, FetchPolicy, ImageLimits, VideoLimits
 from frontend.metrics import FrontendMetrics
 from frontend.models.model_directory import ModelDirectory
 from frontend.surfaces.chat.chat_request import ChatRequests
@@ -81,7 +82,8 @@ def make_filling_directory(*marks: str) -> ModelDirectory:
 def make_image_loader() -> ImageLoader:
     limits = ImageLimits(max_images=3, max_bytes=20_000, max_pixels=1_000_000, max_tokens=900)
     videos = VideoLimits(max_videos=1, max_bytes=100_000, max_frames=40, max_tokens=400)
-    return ImageLoader(limits, videos, ImageFetcher(FetchPolicy(True, False, (), 10.0)))
+    fetcher = ImageFetcher(FetchPolicy(True, False, (), 10.0))
+    return ImageLoader(limits, videos, AudioLoader(AudioLimits(2_200_000, 60.0, 3)), fetcher)
 
 
 def make_admission() -> Admission:

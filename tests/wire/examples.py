@@ -93,6 +93,7 @@ from shared.protocol.sampling import (
 )
 from shared.protocol.sealed_replies import seal
 from shared.protocol.sight_card import SightCard
+from shared.protocol.sound_card import SoundCard
 from shared.protocol.text import Done
 from shared.protocol.tiled_sizes import AnyresSize, CanvasSize, SplitSize, TileMarks, TilesSize
 from shared.protocol.token_ids import pack_token_ids
@@ -202,6 +203,7 @@ WHOLE_REPLY = ReplyParams(
                         {"now": {"when": ParamKind.JSON}}, 9),
 )  # fmt: skip
 BY_TOKEN_REPLY = msgspec.structs.replace(WHOLE_REPLY, is_by_token=True)
+SOUND_REPLY = msgspec.structs.replace(WHOLE_REPLY, num_audio_tokens=9)
 CALLS_REPLY = msgspec.structs.replace(
     REPLY, answer=AnswerFormat("json", ("now",), is_calls_alone=True)
 )
@@ -308,7 +310,6 @@ MAPS |= {
         tokenizer_hash="t1", text=TEXT, reply=seal(PAYER_REPLY), device="H", num_given=2, level=4,
     ),
     "release-billed": Release(4, "worker-1", level=4, cost=COST),
-    "release-pages": Release(4, "worker-1", progressed=True, level=4, pages="place"),
     "end-billed": End(5, FinishReason.DEADLINE, "worker-1", level=4, cost=COST),
     "done-billed": Done(RID, b"", "", Finish(FinishReason.CANCEL), None, bill=BILL),
     "bills": BillBatch(2, 1, 2, [BILL]),
@@ -450,6 +451,14 @@ MAPS |= {
         "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000,
         hearing=HearingCard(80, 1, 2, 3, 4, 448, 5, {"en": 6}, 7, 8, (9,), (10, 11), 50),
     ),
+    "request-sound": GenerateRequest(
+        rid=RID, pool="p", model="m", revision="r1", tokenizer_hash="t1", sampling=WHOLE_SAMPLING,
+        text=WHOLE_TEXT, reply=seal(SOUND_REPLY), deadline_s=60.0, prompt_object="prompt-x",
+        images=(ImageSpan(1, 2, b"digest", num_sound_frames=7),), level=4,
+    ),
+    "model-sound": ModelCard(
+        "m", "p", "r1", "t1", 9, 9, (2,), 1_790_000_000, sound=SoundCard(5, 128, 8, True, 1)
+    ),
     "worker-no-embeds": WorkerCard(
         "worker-1", "p", "m", "r1", WorkerState.READY, takes_no_embeds=True
     ),
@@ -459,9 +468,6 @@ MAPS |= {
         "worker-1", "p", "m", "r1", WorkerState.READY, takes_no_images=True
     ),
     "worker-asleep": WorkerCard("worker-1", "p", "m", "r1", WorkerState.PAUSED, sleep_level=2),
-    "worker-decode": WorkerCard(
-        "worker-1", "p", "m", "r1", WorkerState.READY, role="decode", pages="place"
-    ),
     "role-parsers": RoleCard(
         "frontend-1", "frontend",
         parsers={"m": ChosenParsers(ChosenParser("hermes", "why"), ChosenParser("", "why not"))},

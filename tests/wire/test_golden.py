@@ -43,6 +43,7 @@ from tests.wire.examples import (
     ONE_PIECE_REPLY,
     PAYER_REPLY,
     REPLY,
+    SOUND_REPLY,
     TRANSCRIPT_REPLY,
     VERSION,
     WHOLE_REPLY,
@@ -86,7 +87,7 @@ def test_every_record_has_an_example_and_every_field_a_value_in_one() -> None:
     told: dict[type, set[str]] = defaultdict(set)
     replies = (
         *(REPLY, WHOLE_REPLY, CALLS_REPLY, ONE_PIECE_REPLY, NAMED_REPLY, PAYER_REPLY),
-        *(BY_TOKEN_REPLY, TRANSCRIPT_REPLY),
+        *(BY_TOKEN_REPLY, TRANSCRIPT_REPLY, SOUND_REPLY),
     )
     for example in (*MAPS.values(), *FRAMES.values(), *replies):
         note_values(example, told)

@@ -37,7 +37,6 @@ def make_add(
     adapter: str = "",
     keep: KeepPrefix | None = None,
     public: PublicPrefix | None = None,
-    seeks_pages: bool = False,
     **sampling: Any,
 ) -> AddRequest:
     return AddRequest(
@@ -54,7 +53,6 @@ def make_add(
             pooling=pooling,
             adapter=adapter,
             keep=keep,
-            seeks_pages=seeks_pages,
         ),
         images=images,
     )

@@ -1,5 +1,5 @@
-"""Images in prompts, and moments of videos, which are images here: where they stand in a step, and
-what the vision tower makes of them.
+"""Images in prompts, and moments of videos and windows of audio, which are images here: where they
+stand in a step, and what the tower makes of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from shared.protocol.hearing_card import WINDOW_FRAMES
 from shared.protocol.image_sizes import PixelSize
 from shared.protocol.sight_card import SightCard
 from worker.engine.models.model import ImageRows
@@ -144,6 +145,16 @@ class VisionTower(Protocol):
         ...
 
 
+class Ear(Protocol):
+    """The part of a model that hears."""
+
+    def sound_features(self, frames: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """[WINDOW_FRAMES, num_mel_bins] float32, of which `num_frames` are no silence ->
+        [1, num_features, hidden_size].
+        """
+        ...
+
+
 class ImageEncoder:
     """Features wait here until the prefill has passed the image, or its request is gone; and as
     long as there is room, for others that know of the image.
@@ -154,11 +165,13 @@ class ImageEncoder:
     def __init__(
         self,
         tower: VisionTower,
-        sight: SightCard,
+        sight: SightCard | None,
+        ear: Ear | None = None,
         place: Callable[[npt.NDArray[Any]], torch.Tensor] = torch.tensor,  # where the tower is
         max_kept_bytes: int = 0,
     ) -> None:
         self._tower = tower
+        self._ear = ear
         self._sight = sight
         self._place = place
         self._kept = KeptFeatures(max_kept_bytes)
@@ -182,11 +195,11 @@ class ImageEncoder:
 
     def axis_positions(self, batch: ScheduleBatch) -> torch.Tensor | None:
         """Of a model whose positions have three axes, where they differ in this step."""
-        return axis_positions(batch) if self._sight.has_axes else None
+        return axis_positions(batch) if self._sight and self._sight.has_axes else None
 
     def reach(self, batch: ScheduleBatch) -> torch.Tensor | None:
         """[num_tokens] int64, the last position that each token sees. None: its own."""
-        return reach(batch) if self._sight.is_mutual else None
+        return reach(batch) if self._sight and self._sight.is_mutual else None
 
     def _features(self, image: ReqImage) -> torch.Tensor:
         if not image.is_encoded:
@@ -197,13 +210,23 @@ class ImageEncoder:
     def _found(self, image: ReqImage) -> torch.Tensor:
         features = self._kept.get(image)
         if features is None:
-            pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.array_size, 3)
-            features = self._tower.image_features(self._place(pixels), image.size, image.num_frames)
+            features = self._heard(image) if image.num_sound_frames else self._seen(image)
             self._kept.put(image, features)
         return features
 
+    def _seen(self, image: ReqImage) -> torch.Tensor:
+        pixels = np.frombuffer(image.pixels, np.uint8).reshape(*image.array_size, 3)
+        return self._tower.image_features(self._place(pixels), image.size, image.num_frames)
+
+    def _heard(self, image: ReqImage) -> torch.Tensor:
+        assert self._ear is not None, "the model takes no audio"
+        frames = np.frombuffer(image.pixels, "<f4").reshape(image.array_size)
+        window = np.pad(frames, ((0, WINDOW_FRAMES - len(frames)), (0, 0)), mode="edge")
+        return self._ear.sound_features(self._place(window), image.num_sound_frames)
+
     def blank(self) -> torch.Tensor:
         """Of a black image: to see what the largest takes."""
+        assert self._sight is not None, "nothing is heard on a GPU"
         size = self._sight.size.most
         pixels = np.zeros((*self._sight.size.array_size(size), 3), np.uint8)
         return self._tower.image_features(self._place(pixels), size)

@@ -21,19 +21,22 @@ NUM_DRAFT_POSITIONS = 8  # that are counted apart
 
 
 class RunImage(msgspec.Struct, frozen=True, array_like=True):
-    """An image of a prompt, or a moment of a video, in the place of its tokens
+    """An image of a prompt, a moment of a video, or a window of audio, in the place of its tokens
     [start, start + num_tokens).
     """
 
     start: int
     num_tokens: int
     digest: bytes  # of size, pixels and time: equal images are equal prefixes, others are not
-    pixels: bytes  # [height, width, 3] uint8; of a moment one frame below the other
+    # [height, width, 3] uint8; of a moment one frame below the other; of audio frames of a
+    # spectrogram, [num_frames with some of silence, num_mel_bins] float32, little-endian
+    pixels: bytes
     height: int = 0  # 0: the model's, whose images are all of one size
     width: int = 0
     num_frames: int = 0  # as of `ImageSpan`
     goes_on: bool = False
     time: int = 0
+    num_sound_frames: int = 0
 
 
 class RunEmbeds(msgspec.Struct, frozen=True, array_like=True):
@@ -66,7 +69,6 @@ class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     pooling: PoolingParams | None = None
     adapter: str = ""  # id of one that is loaded
     keep: KeepPrefix | None = None  # how much of its prompt stays cached longer than by use
-    seeks_pages: bool = False  # another worker has just put pages of it outside the pool
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="add"):
@@ -266,7 +268,6 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     takes_no_embeds: bool = False
     keeps_kv: bool = True  # of its tokens; else KV slots hold nothing
     tells_no_hidden: bool = False
-    pages: str = ""  # names where it puts pages that others may read; "": nowhere
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

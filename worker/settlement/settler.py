@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 
 from shared.catalog.model_catalog import ModelCatalog
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
@@ -37,9 +36,7 @@ class Settler:
         acks: Acknowledger,
         catalog: ModelCatalog,
         metrics: WorkerMetrics,
-        pages: Callable[[], str] = lambda: "",  # where those of its engine are
     ) -> None:
-        self._pages = pages
         self._worker_id = worker_id
         self._held_requests = held_requests
         self._ownership = ownership
@@ -154,13 +151,6 @@ class Settler:
 
         `pinned` is the revision of the weights that it needs, "" for any.
         """
-        if await self.record_release(held, has_crashed=has_crashed, pinned=pinned):
-            await self._acks.nak(held.delivery, delay_s)
-
-    async def record_release(
-        self, held: HeldRequest, *, has_crashed: bool, pinned: str = ""
-    ) -> bool:
-        """Whether it stands in the log, so that anybody may claim."""
         release = Release(
             held.epoch,
             self._worker_id,
@@ -168,16 +158,15 @@ class Settler:
             has_crashed,
             pinned,
             cost=held.cost.tell(time.monotonic()),
-            pages=self._pages(),
         )
         try:
             if not await self._is_released(held, release):
-                return False
+                return
         except BrokerError as exc:
             log.warning("release_failed", rid=held.rid, error=str(exc))
-            return False
+            return
         self._metrics.requests_released.inc()
-        return True
+        await self._acks.nak(held.delivery, delay_s)
 
     async def _is_released(self, held: HeldRequest, release: Release) -> bool:
         """Whether the release is stored, or an `end` is: whoever gets the request next sees it."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from frontend.audio.audio_source import AudioData, AudioSource, AudioUrl
 from frontend.fields.request_body import convert, some_messages
 from frontend.images.source import (
     Detail,
@@ -100,7 +101,25 @@ class VideoPart(ContentPart, tag="video_url"):
         )
 
 
-Part = TextPart | RefusalPart | ImagePart | VideoPart | str
+class AudioPart(ContentPart, tag="input_audio"):
+    """Audio."""
+
+    input_audio: AudioData
+
+
+class AudioLink(msgspec.Struct):
+    """Audio elsewhere."""
+
+    url: AudioUrl
+
+
+class AudioLinkPart(ContentPart, tag="audio_url"):
+    """Audio by its URL, as vLLM has it."""
+
+    audio_url: AudioLink | AudioUrl
+
+
+Part = TextPart | RefusalPart | ImagePart | VideoPart | AudioPart | AudioLinkPart | str
 
 
 class GivenMessage(msgspec.Struct):
@@ -117,7 +136,7 @@ class GivenMessage(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as chat templates take them, content being text, and the images and videos in
+    """Messages as chat templates take them, content being text, and the images, videos and audio in
     them.
     """
 
@@ -185,7 +204,7 @@ def _text_of(
     where: str,
     images: list[Source],
 ) -> str:
-    """The texts, one a line, where there are no images and videos."""
+    """The texts, one a line, where there is nothing else."""
     if isinstance(content, str):
         return content
     texts: list[str | Seen] = []
@@ -203,4 +222,12 @@ def _text_of(
             case VideoPart():
                 images.append(part.source(f"{where}[{i}]"))
                 texts.append(Seen.VIDEO)
+            case AudioPart():
+                images.append(AudioSource(f"{where}[{i}]", part.input_audio))
+                texts.append(Seen.AUDIO)
+            case AudioLinkPart():
+                link = part.audio_url
+                url = link if isinstance(link, str) else link.url
+                images.append(AudioSource(f"{where}[{i}]", url=url))
+                texts.append(Seen.AUDIO)
     return joined(texts)

@@ -264,8 +264,8 @@ def _check_fits(source: ForkSource, model: ServedModel) -> None:
     request, sampling, card = source.request, source.request.sampling, model.card
     if request.images:
         raise NotForkable(
-            f"'model' is {model.name!r}, and the stream has images, as {source.reply.model!r} "
-            "sees them",
+            f"'model' is {model.name!r}, and the stream has images or audio, as "
+            f"{source.reply.model!r} takes them",
             param="model",
         )
     named = (

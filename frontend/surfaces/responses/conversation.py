@@ -7,17 +7,19 @@ from typing import Any
 
 import msgspec
 
-from frontend.images.source import ImageSource
+from frontend.audio.audio_source import AudioData, AudioSource
+from frontend.images.source import ImageSource, Source
 from frontend.jobs.stored_response import KeptResponse
 from frontend.models.message_parts import Seen, joined
-from frontend.surfaces.responses.input_items import IMAGE
+from frontend.surfaces.responses.input_items import AUDIO, IMAGE
 from frontend.surfaces.responses.output_parser import OutputParser
 from frontend.surfaces.tools.calls import InvalidJson, read_arguments
 from shared.errors import InvalidRequest
 from shared.protocol.finish import FinishReason
 
 _Item = dict[str, Any]
-_FIELDS = {"message": "content", "function_call_output": "output"}  # that may hold images
+_SEEN = {IMAGE: Seen.IMAGE, AUDIO: Seen.AUDIO}
+_FIELDS = {"message": "content", "function_call_output": "output"}  # that may hold more than text
 
 
 def conversation_of(previous: KeptResponse) -> list[_Item]:
@@ -57,20 +59,22 @@ def messages_of(items: list[_Item], instructions: str | None) -> list[_Item]:
     return messages
 
 
-def images_of(items: list[_Item], num_earlier: int, earlier: str) -> list[ImageSource]:
-    """In their order. The first `num_earlier` items are of the field `earlier`."""
+def images_of(items: list[_Item], num_earlier: int, earlier: str) -> list[Source]:
+    """And audio, in their order. The first `num_earlier` items are of the field `earlier`."""
     return [
-        ImageSource(
-            part["image_url"],
-            earlier if i < num_earlier else f"input[{i - num_earlier}].{field}[{j}]",
-            part.get("detail") or "auto",
-        )
+        _source(part, earlier if i < num_earlier else f"input[{i - num_earlier}].{field}[{j}]")
         for i, item in enumerate(items)
         if (field := _FIELDS.get(item["type"])) is not None
         if isinstance(item[field], list)
         for j, part in enumerate(item[field])
-        if part["type"] == IMAGE
+        if part["type"] in _SEEN
     ]
+
+
+def _source(part: _Item, where: str) -> Source:
+    if part["type"] == IMAGE:
+        return ImageSource(part["image_url"], where, part.get("detail") or "auto")
+    return AudioSource(where, AudioData(**part["input_audio"]))
 
 
 def _belongs(item: _Item, turn: _Item) -> bool:
@@ -105,4 +109,4 @@ def _tool_call(item: _Item) -> _Item:
 
 
 def _text_of(parts: list[_Item]) -> str:
-    return joined([Seen.IMAGE if part["type"] == IMAGE else part["text"] for part in parts])
+    return joined([_SEEN.get(part["type"]) or part["text"] for part in parts])

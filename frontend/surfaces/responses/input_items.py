@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import msgspec
 
+from frontend.audio.audio_source import AudioData
 from frontend.fields.request_body import convert
 from frontend.images.source import Detail, ImageUrl
 from frontend.surfaces.responses.output_items import output_text
 from frontend.surfaces.responses.response_answer import (
+    AudioFile,
     CallItem,
     CallOutputItem,
+    InputAudio,
     InputImage,
     InputMessage,
     InputText,
@@ -29,7 +32,7 @@ from shared.errors import InvalidRequest, UnsupportedParameter
 from shared.subjects import new_rid
 
 MAX_ITEMS = 4096
-IMAGE = "input_image"
+IMAGE, AUDIO = "input_image", "input_audio"
 _MESSAGE = {"type": "message"}  # what an item is that does not say
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -72,7 +75,14 @@ class GivenImage(_Given, tag=IMAGE):
     file_id: NotHere = None
 
 
-_Part = GivenText | GivenOutput | GivenRefusal | GivenImage | str
+class GivenAudio(_Given, tag=AUDIO):
+    """Audio."""
+
+    input_audio: AudioData
+
+
+_Part = GivenText | GivenOutput | GivenRefusal | GivenImage | GivenAudio | str
+_Input = InputText | InputImage | InputAudio
 
 
 class MessageItem(_Given, tag="message"):
@@ -171,7 +181,7 @@ def _item(item: GivenItem, where: str) -> ResponseItem:
 
 
 def _message(item: MessageItem, where: str) -> InputMessage:
-    parts: Sequence[InputText | InputImage | OutputText] = _parts(item.content, f"{where}.content")
+    parts: Sequence[_Input | OutputText] = _parts(item.content, f"{where}.content")
     if item.role == "assistant":
         parts = [_said(part, f"{where}.content[{i}]") for i, part in enumerate(parts)]
     return InputMessage(
@@ -179,21 +189,27 @@ def _message(item: MessageItem, where: str) -> InputMessage:
     )
 
 
-def _said(part: InputText | InputImage | OutputText, where: str) -> OutputText:
+def _said(part: _Input | OutputText, where: str) -> OutputText:
     """By the assistant."""
-    if isinstance(part, InputImage):
-        raise UnsupportedParameter(where, "is an image: an assistant has said text")
+    if isinstance(part, InputImage | InputAudio):
+        told = "an image" if isinstance(part, InputImage) else "audio"
+        raise UnsupportedParameter(where, f"is {told}: an assistant has said text")
     return output_text(part.text)
 
 
-def _parts(content: str | list[_Part], where: str) -> list[InputText | InputImage]:
+def _parts(content: str | list[_Part], where: str) -> list[_Input]:
     parts: list[_Part] = [content] if isinstance(content, str) else content
-    return [
-        _image(part, f"{where}[{i}]")
-        if isinstance(part, GivenImage)
-        else InputText(text=part if isinstance(part, str) else part.text)
-        for i, part in enumerate(parts)
-    ]
+    return [_part(part, f"{where}[{i}]") for i, part in enumerate(parts)]
+
+
+def _part(part: _Part, where: str) -> _Input:
+    match part:
+        case GivenImage():
+            return _image(part, where)
+        case GivenAudio():
+            file = part.input_audio
+            return InputAudio(input_audio=AudioFile(data=file.data, format=file.format))
+    return InputText(text=part if isinstance(part, str) else part.text)
 
 
 def _image(part: GivenImage, where: str) -> InputImage:
@@ -223,7 +239,7 @@ def _call(item: PastCallItem, where: str) -> CallItem:
     )
 
 
-def _output(value: str | list[_Part], where: str) -> str | list[InputText | InputImage]:
+def _output(value: str | list[_Part], where: str) -> str | list[_Input]:
     """Texts alone are one, one a line."""
     parts = _parts(value, where)
     texts = [part.text for part in parts if isinstance(part, InputText)]

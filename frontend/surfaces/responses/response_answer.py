@@ -17,6 +17,13 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 Role = Literal["user", "assistant", "system", "developer"]
 
 
+class AudioFile(WireStruct, frozen=True, kw_only=True):
+    """A file of audio."""
+
+    data: str  # in base64
+    format: str
+
+
 class InputText(TypedStruct, frozen=True, kw_only=True, tag="input_text"):
     """A text that the model is told."""
 
@@ -29,6 +36,12 @@ class InputImage(TypedStruct, frozen=True, kw_only=True, tag="input_image"):
     image_url: str
     detail: str
     file_id: None
+
+
+class InputAudio(TypedStruct, frozen=True, kw_only=True, tag="input_audio"):
+    """Audio that it hears."""
+
+    input_audio: AudioFile
 
 
 class OutputText(TypedStruct, frozen=True, kw_only=True, tag="output_text"):
@@ -63,7 +76,7 @@ class InputMessage(ResponseItem, frozen=True, kw_only=True):
     type: Literal["message"]
     role: Role
     status: ItemStatus
-    content: Sequence[InputText | InputImage | OutputText]
+    content: Sequence[InputText | InputImage | InputAudio | OutputText]
 
 
 class OutputMessage(ResponseItem, frozen=True, kw_only=True):
@@ -99,7 +112,7 @@ class CallOutputItem(ResponseItem, frozen=True, kw_only=True):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[InputText | InputImage]  # parts where there are images
+    output: str | list[InputText | InputImage | InputAudio]  # parts where there is more than text
     status: ItemStatus
 
 

@@ -1,4 +1,4 @@
-"""The text model inside a checkpoint that reads images, which is read as one of its own."""
+"""The text model inside a checkpoint that sees or hears, which is read as one of its own."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
         "ministral3": "Ministral3ForCausalLM",
         "mistral": "MistralForCausalLM",
     },
+    "Qwen2AudioForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
     # Their three axes of positions are one where there is only text.
     "Qwen2VLForConditionalGeneration": {"qwen2_vl_text": "Qwen2ForCausalLM"},
     "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2ForCausalLM"},
@@ -38,11 +39,13 @@ TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
     "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "VoxtralForConditionalGeneration": {"llama": "LlamaForCausalLM"},
 }
 
 # What the makers left to the defaults of a class, by the model_type of the text.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "gemma3_text": {"vocab_size": 262208, "max_position_embeddings": 131072, "hidden_size": 2304}
+    "gemma3_text": {"vocab_size": 262208, "max_position_embeddings": 131072, "hidden_size": 2304},
+    "qwen2": {"hidden_size": 4096},
 }
 _TEXT_PREFIXES = {
     "model.language_model.": "model.",
@@ -80,9 +83,9 @@ def has_separate_text(config: dict[str, Any]) -> bool:
     )
 
 
-def is_of_tower(stored_name: str) -> bool:
-    """Whether a tensor is part of what sees, and not of the text model."""
-    return stored_name.startswith(_TOWER_PREFIXES)
+def is_of_tower(stored_name: str, *, hears: bool) -> bool:
+    """Whether a tensor is part of what sees, or of what hears, where that is used."""
+    return stored_name.startswith(_OTHER_PREFIXES if hears else _TOWER_PREFIXES)
 
 
 def text_tensor_name(stored_name: str) -> str | None:

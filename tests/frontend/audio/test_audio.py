@@ -99,6 +99,8 @@ BAD = {
     "a law": (riff(6, 1, 8000, 8, bytes(9000)), "of format 6 with 8 bits"),
     "no channel": (riff(1, 0, 8000, 16, bytes(9000)), "has 0 channels"),
     "no rate": (riff(1, 1, 0, 16, bytes(9000)), "0 samples a second"),
+    "a sample a second": (riff(1, 1, 1, 8, bytes(50)), "1 samples a second"),
+    "a rate of 4 GHz": (riff(1, 1, 4_000_000_000, 8, bytes(9000)), "4000000000 samples a second"),
     "no number": (riff(3, 1, 8000, 32, b"\0\0\xc0\x7f" * 9000), "samples that are no numbers"),
     "a broken mp3": (BOMB, "cannot be decoded"),
     "a broken mp4": (b"\0\0\0\x20ftypM4A " + bytes(99), "cannot be decoded"),
@@ -148,25 +150,19 @@ def test_other_files_are_decoded(
         read_container(data, demuxer, 10.0)
 
 
-def test_a_sample_a_second_is_not_made_into_sixteen_thousand() -> None:
-    """They would be more bytes than FFmpeg can count."""
-    data = encoded("matroska", "pcm_s16le", rate=1, seconds=50_000)
-    with pytest.raises(BadAudio, match="longer than 60 s"):
-        read_container(data, "matroska", 60.0)
-
-
-def encoded(container: str, codec: str, rate: int = 48_000, seconds: float = 1.0) -> bytes:
-    """Sound."""
+def encoded(container: str, codec: str) -> bytes:
+    """A second of sound."""
     import av
 
-    samples: npt.NDArray[np.float32] = sound(seconds, rate)[None]
+    rate = 48_000
+    samples: npt.NDArray[np.float32] = sound(1.0, rate)[None]
     data = io.BytesIO()
     with av.open(data, "w", format=container) as output:
         stream: Any = output.add_stream(codec, rate=rate, layout="mono")
         stream.codec_context.open()
         frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
         frame.sample_rate = rate
-        size = stream.codec_context.frame_size or samples.shape[1]
+        size = stream.codec_context.frame_size or 1024
         resampler = av.AudioResampler(stream.format, "mono", rate, frame_size=size)
         for piece in [*resampler.resample(frame), *resampler.resample(None)]:
             output.mux(stream.encode(piece))

@@ -345,8 +345,8 @@ async def test_what_does_not_go_with_images() -> None:
         await job_of(image, text_part("see <image>"))
     with pytest.raises(RequestError, match="has 1 image tokens for 0 images"):
         await job_of(text_part("see <image>"))
-    with pytest.raises(RequestError, match='is "input_audio", must be one of text, '):
-        await job_of(image, {"type": "input_audio", "input_audio": {}})
+    with pytest.raises(RequestError, match='is "hologram", must be one of text, '):
+        await job_of(image, {"type": "hologram"})
 
 
 async def test_a_model_that_takes_no_images() -> None:

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from PIL import Image
 from tokenizers import AddedToken
 
+from frontend.audio.loader import AudioLoader
 from frontend.images import fitting
 from frontend.images.loader import ImageLoader, LoadedVideo
 from frontend.images.source import VideoSource
 from frontend.images.video import Asked, BadVideo, FrameList, MovingImage, _chosen
 from frontend.jobs.job import Caller, Job, Prompt
-from frontend.limits.work_limits import ImageLimits, VideoLimits
+from frontend.limits.work_limits import AudioLimits, ImageLimits, VideoLimits
 from frontend.models.model_directory import ModelDirectory
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import RequestError
@@ -323,7 +324,8 @@ async def test_a_video_by_url_has_as_many_bytes_as_a_video() -> None:
         source = VideoSource(f"http://films.example:{running.port}/a.gif", "here")
         for max_bytes in (len(data), len(data) - 1):
             fetching, _ = fetcher("127.0.0.1")
-            loader = ImageLoader(of_image, VideoLimits(1, max_bytes, 40, 400), fetching)
+            audio = AudioLoader(AudioLimits(1, 1.0, 1))
+            loader = ImageLoader(of_image, VideoLimits(1, max_bytes, 40, 400), audio, fetching)
             if max_bytes == len(data):
                 (video,) = await loader.load([source], served, "")
                 assert isinstance(video, LoadedVideo)

@@ -122,25 +122,25 @@ TOLD = f"[AVAILABLE_TOOLS][{json.dumps(TOOL)}][/AVAILABLE"
             "v3",
             f'<s>[INST]Hi[/INST][TOOL_CALLS][{CALL}, "id": "abcDEF123"}}]</s>[TOOL_RESULTS]'
             f'{{"content": "rain", "call_id": "abcDEF123"}}[/TOOL_RESULTS]Wet.</s>{TOLD}_TOOLS]'
-            "[INST]Short.\n\nThanks[/INST]",
+            "[INST]Short.\n\nThanks[BEGIN_AUDIO][AUDIO][/INST]",
         ),
         (
             "v7",
             f'<s>[SYSTEM_PROMPT]Short.[/SYSTEM_PROMPT][INST]Hi[/INST][TOOL_CALLS][{CALL}, "id": '
             '"abcDEF123"}]</s>[TOOL_RESULTS]abcDEF123[TOOL_CONTENT]rain[/TOOL_RESULTS]Wet.</s>'
-            f"{TOLD}_TOOLS][INST]Thanks[/INST]",
+            f"{TOLD}_TOOLS][INST]Thanks[BEGIN_AUDIO][AUDIO][/INST]",
         ),
         (
             "v11",
             "<s>[SYSTEM_PROMPT]Short.[/SYSTEM_PROMPT][INST]Hi[/INST][TOOL_CALLS]f[CALL_ID]abcDEF123"
             '[ARGS]{"a": "\u00e9"}</s>[TOOL_RESULTS]abcDEF123[TOOL_CONTENT]rain[/TOOL_RESULTS]Wet.'
-            f"</s>{TOLD}_TOOLS][INST]Thanks[/INST]",
+            f"</s>{TOLD}_TOOLS][INST]Thanks[BEGIN_AUDIO][AUDIO][/INST]",
         ),
         (
             "v13",
             f"<s>[SYSTEM_PROMPT]Short.[/SYSTEM_PROMPT]{TOLD}_TOOLS][INST]Hi[/INST][THINK]Hm.[/THINK]"
             '[TOOL_CALLS]f[ARGS]{"a": "\u00e9"}</s>[TOOL_RESULTS]rain[/TOOL_RESULTS]Wet.</s>'
-            "[INST]Thanks[/INST]",
+            "[INST]Thanks[BEGIN_AUDIO][AUDIO][/INST]",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_chats_are_those_of_mistrals_own_library(tmp_path: Path, version: str, t
         {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "abcDEF123", "content": "rain"},
         {"role": "assistant", "content": "Wet. "},
-        {"role": "user", "content": [{"type": "text", "text": "Thanks"}]},
+        {"role": "user", "content": [{"type": "text", "text": "Thanks"}, {"type": "audio"}]},
     ]
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
     assert template.render(messages, kwargs={"tools": [TOOL]}) == text

@@ -254,16 +254,16 @@ class CpuLoader:
     def _load_eyes(
         self, setup: ModelSetup, whole: TransformersModel | None = None
     ) -> ImageEncoder | None:
-        """The tower, or the whole model that has one. None: it takes no images."""
-        sight, tower = setup.config.sight, setup.config.tower
+        """The tower, or the whole model that has one. None: it takes no images, and no audio."""
+        sight, sound, tower = setup.config.sight, setup.config.sound, setup.config.tower
+        if tower is not None:
+            load_format = self._site.config.load_format
+            loaded = load_tower(tower, sight, sound, self._model_path, load_format, setup.dtype)
+            return ImageEncoder(loaded, sight, loaded, max_kept_bytes=MAX_KEPT_BYTES)
         if sight is None:
             return None
-        if tower is None:
-            assert whole is not None, "no other kind sees by itself"
-            return ImageEncoder(whole, sight, max_kept_bytes=MAX_KEPT_BYTES)
-        load_format = self._site.config.load_format
-        loaded = load_tower(tower, sight, self._model_path, load_format, setup.dtype)
-        return ImageEncoder(loaded, sight, max_kept_bytes=MAX_KEPT_BYTES)
+        assert whole is not None, "no other kind sees by itself"
+        return ImageEncoder(whole, sight, max_kept_bytes=MAX_KEPT_BYTES)
 
     def _remark(self, model: ModelConfig, num_snapshots: int | None) -> str:
         if num_snapshots is not None:

@@ -95,8 +95,8 @@ def _load_eyes(site: LoadSite, setup: ModelSetup, model: Model) -> ImageEncoder 
     else:
         path, device = Path(config.model_path), gpu.torch_device
         with memory_for("the vision tower", "a larger GPU has room"):
-            seer = load_tower(tower, sight, path, config.load_format, setup.dtype, device)
-    return ImageEncoder(seer, sight, lambda pixels: upload(gpu, pixels))
+            seer = load_tower(tower, sight, None, path, config.load_format, setup.dtype, device)
+    return ImageEncoder(seer, sight, place=lambda pixels: upload(gpu, pixels))
 
 
 class TensorParallelLoader:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shared.errors import ConfigError
-from shared.protocol.hearing_card import WINDOW_FRAMES
+from shared.protocol.hearing_card import NUM_SOUNDS, WINDOW_FRAMES
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import num_kv_pages
 from worker.engine.cache.req_to_token_pool import PageTables
@@ -24,7 +24,7 @@ from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.model_setup import ModelSetup
-from worker.engine.models.speech.whisper_config import NUM_SOUNDS, WhisperConfig
+from worker.engine.models.speech.whisper_config import WhisperConfig
 from worker.engine.models.speech.whisper_model import WhisperDecoder, WhisperEncoder
 from worker.engine.request.req_window import Ears
 from worker.engine.request.step_result import BatchRunner

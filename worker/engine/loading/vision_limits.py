@@ -17,9 +17,12 @@ def check_on_gpu(model: ModelConfig) -> None:
 
 
 def no_images_on_gpu(model: ModelConfig, *, tp: int) -> str:
-    """Why images are refused there; empty: they are not, or the model takes none anyway."""
-    if model.tower is None or model.sight is None:
+    """Why images and audio are refused there; empty: they are not, or the model takes none."""
+    if model.tower is None:
         return ""
+    if model.sight is None:
+        told = f"audio of {model.tower.architecture} is heard"
+        return f"{told} on CPUs with tp=1 alone: this worker serves its text"
     has_inputs = isinstance(model, DecoderConfig) and model.layer_inputs is not None
     if model.sight.has_axes or model.sight.is_mutual or has_inputs:
         where = "on CPUs with tp=1 alone"

@@ -13,6 +13,7 @@ import torch
 from shared.checkpoint.stored_format import MadeFormat
 from shared.errors import ConfigError
 from shared.protocol.sight_card import SightCard
+from shared.protocol.sound_card import SoundCard
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.layers.state_layer import StateLayer
@@ -40,6 +41,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     unread_prefixes: tuple[str, ...] = ()  # of tensors that are of no use here
     sight: SightCard | None = None  # None: it takes no images
+    sound: SoundCard | None = None  # None: its chats take no audio
     tower: TowerConfig | None = None  # None: it has none, or the model is computed with it
     quantization: str = ""  # of the stored weights, for people; empty: there is none
     # Of its projections, from the time they are loaded; of a mixture of its experts alone.

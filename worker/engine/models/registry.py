@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.checkpoint.formats.quantization import Quantization
 from shared.checkpoint.formats.quantization_files import read_quantization
-from shared.checkpoint.hearing_files import HEARING_ARCHITECTURE
+from shared.checkpoint.hearing_files import HEARING_ARCHITECTURE, sound_card
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS, class_labels
 from shared.checkpoint.recurrent_text import SAME_ARCHITECTURES
@@ -350,20 +350,25 @@ def _read_architecture(model_path: Path, config: ConfigFile, *, on_gpu: bool) ->
 def _read_text_model(
     model_path: Path, architecture: str, eos_token_ids: tuple[int, ...], *, on_gpu: bool
 ) -> ModelConfig:
-    """Of a checkpoint that reads images; where its tower is not known, its text alone is served."""
+    """Of a checkpoint that sees or hears; where its tower is not known, only its text is served."""
     hf_config = read_text_config(model_path, architecture)
     (text_architecture,) = hf_config.architectures
     model = _read_completed(model_path, text_architecture, eos_token_ids, hf_config, on_gpu=on_gpu)
-    sight = sight_card(model_path, read_json(model_path / "config.json", dict))
-    if sight is None:
+    told = read_json(model_path / "config.json", dict)
+    sight, sound = sight_card(model_path, told), sound_card(model_path, told)
+    if sight is None and sound is None:
         return model
-    if sight.has_axes and not (isinstance(model, DecoderConfig) and model.rope.axes):
+    if (
+        sight is not None
+        and sight.has_axes
+        and not (isinstance(model, DecoderConfig) and model.rope.axes)
+    ):
         raise ConfigError(
             f"{model_path}/config.json: images of {architecture} need positions of three axes, and "
             "its rope has no 'mrope_section', or is of a kind that transformers computes"
         )
     tower = read_tower_config(model_path, architecture)
-    return dataclasses.replace(model, sight=sight, tower=tower)
+    return dataclasses.replace(model, sight=sight, sound=sound, tower=tower)
 
 
 def _read_completed(

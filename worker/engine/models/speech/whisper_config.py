@@ -12,12 +12,10 @@ import torch
 from shared.checkpoint.hearing_files import hearing_card
 from shared.checkpoint.json_file import read_json
 from shared.errors import ConfigError
-from shared.protocol.hearing_card import HearingCard
+from shared.protocol.hearing_card import NUM_SOUNDS, HearingCard
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.transformers_config import MODEL_ERRORS, read_hf_config
-
-NUM_SOUNDS = 1500  # vectors that the encoder makes of a window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What sees, beside a text model that is read on its own: computed by transformers."""
+"""What sees or hears, beside a text model that is read on its own: computed by transformers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import torch
 from shared.checkpoint.vision.vision_text import is_of_tower
 from shared.checkpoint.weights.plain_tensors import check_plain
 from shared.errors import ConfigError
+from shared.protocol.hearing_card import WINDOW_FRAMES
 from shared.protocol.image_sizes import PixelSize
 from shared.protocol.sight_card import SightCard
+from shared.protocol.sound_card import SoundCard
 from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.formats.stored_checkpoint import check_unread
 from worker.engine.models.dummy_weights import fill_parameters
+from worker.engine.models.speech.sound_towers import qwen2_audio_features, voxtral_features
 from worker.engine.models.transformers_config import MODEL_ERRORS, read_hf_config
 from worker.engine.models.vision.gemma3 import gemma3_features
 from worker.engine.models.vision.gemma4 import gemma4_features, gemma4_unified_features
@@ -33,6 +36,7 @@ from worker.engine.models.vision.tower_config import TowerConfig
 from worker.engine_link.engine_config import LoadFormat
 
 Features: TypeAlias = Callable[[Any, torch.Tensor, PixelSize], torch.Tensor]
+SoundFeatures: TypeAlias = Callable[[Any, torch.Tensor, int], torch.Tensor]
 
 # Of a model whose text has no layers, the pixels [3, height, width] of an image, and its size:
 # `VisionTower` has the shape.
@@ -54,6 +58,11 @@ TOWERS: Mapping[str, Features] = {
     "Qwen3_5MoeForConditionalGeneration": qwen_vl_features,
     "SmolVLMForConditionalGeneration": idefics3_features,
 }
+# Of the same, a window [1, num_mel_bins, WINDOW_FRAMES], and how many of its frames are no silence.
+EARS: Mapping[str, SoundFeatures] = {
+    "Qwen2AudioForConditionalGeneration": qwen2_audio_features,
+    "VoxtralForConditionalGeneration": voxtral_features,
+}
 # In which the scaled colours are rounded, as the model was trained; else float32.
 PIXEL_DTYPES = {"Llama4ForConditionalGeneration": torch.bfloat16}
 CPU = torch.device("cpu")
@@ -62,28 +71,35 @@ _QUANTIZED = "in a tower: only towers of 16 or 32 bits are supported"
 
 
 class Tower:
-    """Sees one image at a time: what it makes of it depends on nothing else."""
+    """Sees an image or hears a window at a time: what it makes of it depends on nothing else."""
 
     def __init__(
-        self, model: Any, architecture: str, sight: SightCard, device: torch.device
+        self, model: Any, architecture: str, sight: SightCard | None, device: torch.device
     ) -> None:
         self._model = model.to(device)
-        self._features = TOWERS[architecture]
-        dtype = PIXEL_DTYPES.get(architecture, torch.float32)
-        self._norm = ImageNorm.of(sight, device, dtype)
-        self._video_norm = ImageNorm.of(sight.video or sight, device, dtype)
+        self._architecture = architecture
+        if sight is not None:
+            dtype = PIXEL_DTYPES.get(architecture, torch.float32)
+            self._norm = ImageNorm.of(sight, device, dtype)
+            self._video_norm = ImageNorm.of(sight.video or sight, device, dtype)
 
     def image_features(
         self, pixels: torch.Tensor, size: PixelSize, num_frames: int = 0
     ) -> torch.Tensor:
         """[height, width, 3] uint8 -> [1 + num_deep, num_features, hidden_size]."""
         norm = self._video_norm if num_frames else self._norm
-        return self._features(self._model, norm.apply(pixels).to(self._model.dtype), size)
+        image = norm.apply(pixels).to(self._model.dtype)
+        return TOWERS[self._architecture](self._model, image, size)
+
+    def sound_features(self, frames: torch.Tensor, num_frames: int) -> torch.Tensor:
+        """[WINDOW_FRAMES, num_mel_bins] float32 -> [1, num_features, hidden_size]."""
+        window = frames.T[None].to(self._model.dtype)
+        return EARS[self._architecture](self._model, window, num_frames)
 
 
 def read_tower_config(model_path: Path, architecture: str) -> TowerConfig:
     """Raises ConfigError for one that cannot be made."""
-    config = _without_text(read_hf_config(model_path))
+    config = _without_text(read_hf_config(model_path), architecture)
     try:
         with torch.device("meta"):
             model = _make(architecture, config, torch.bfloat16)
@@ -95,7 +111,8 @@ def read_tower_config(model_path: Path, architecture: str) -> TowerConfig:
 
 def load_tower(
     config: TowerConfig,
-    sight: SightCard,
+    sight: SightCard | None,
+    sound: SoundCard | None,
     model_path: Path,
     load_format: LoadFormat,
     dtype: torch.dtype,
@@ -108,13 +125,19 @@ def load_tower(
     else:
         model = _read(config, model_path, dtype)
     tower = Tower(model, config.architecture, sight, device)
-    _check(tower, sight, device)
+    if sight is not None:
+        _check(tower, sight, device)
+    if sound is not None:
+        _check_ears(tower, sound, device)
     return tower
 
 
 def _read(config: TowerConfig, model_path: Path, dtype: torch.dtype) -> Any:
     with SafetensorsFiles(model_path) as files:
-        headers = {name: each for name, each in files.headers.items() if is_of_tower(name)}
+        hears = config.architecture in EARS
+        headers = {
+            name: each for name, each in files.headers.items() if is_of_tower(name, hears=hears)
+        }
         check_plain(headers, files.place, _QUANTIZED)
         try:
             model, loading = _class(config.architecture).from_pretrained(
@@ -135,10 +158,10 @@ def _read(config: TowerConfig, model_path: Path, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def _without_text(hf_config: Any) -> Any:
-    """So that only what sees takes memory."""
+def _without_text(hf_config: Any, architecture: str) -> Any:
+    """So that only what is used of it takes memory."""
     config = copy.deepcopy(hf_config)
-    if hasattr(config, "audio_config"):
+    if hasattr(config, "audio_config") and architecture not in EARS:
         config.audio_config = None
     text = config.get_text_config()
     text.num_hidden_layers = 0
@@ -197,4 +220,16 @@ def _check(tower: Tower, sight: SightCard, device: torch.device) -> None:
         raise ConfigError(
             f"its vision tower makes {features.shape[1]} tokens of an image, and its files say "
             f"{grid.num_features}"
+        )
+
+
+def _check_ears(tower: Tower, sound: SoundCard, device: torch.device) -> None:
+    """Raises ConfigError when a window takes other tokens than its card says."""
+    with torch.inference_mode():
+        silence = torch.zeros(WINDOW_FRAMES, sound.num_mel_bins, device=device)
+        features = tower.sound_features(silence, WINDOW_FRAMES)
+    if features.shape[1] != sound.num_tokens(WINDOW_FRAMES):
+        raise ConfigError(
+            f"its encoder makes {features.shape[1]} tokens of {WINDOW_FRAMES} frames of audio, and "
+            f"its files say {sound.num_tokens(WINDOW_FRAMES)}"
         )

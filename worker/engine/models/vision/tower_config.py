@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TowerConfig:
-    """What sees, beside a text model that is read on its own."""
+    """What sees or hears, beside a text model that is read on its own."""
 
     architecture: str  # of the whole
     hf_config: Any  # of the whole, its text without layers
