@@ -12,7 +12,7 @@ from shared.config import ClusterConfig
 class DetokConfig(ClusterConfig):
     """What a detokenizer needs besides the cluster."""
 
-    role: ClassVar[str] = "detok"
+    nats_role: ClassVar[str] = "detok"
     help_group: ClassVar[str] = "Detokenizer"
 
     detok_id: str | None = None

@@ -34,7 +34,7 @@ ROLE = "frontend"
 class FrontendConfig(ClusterConfig):
     """Flags of `python -m frontend`; each is also an environment variable and a YAML key."""
 
-    role: ClassVar[str] = "frontend"
+    nats_role: ClassVar[str] = "frontend"
     help_group: ClassVar[str] = "Frontend"
 
     host: str = "127.0.0.1"

@@ -27,7 +27,7 @@ class ClusterConfig(LogConfig):
     """Where NATS is, and what the streams are made with."""
 
     help_group: ClassVar[str] = "NATS, limits and logs"
-    role: ClassVar[str] = "admin"
+    nats_role: ClassVar[str] = "admin"
     """What a process with this configuration is to NATS: who hears which answers."""
 
     nats_url: str = "nats://127.0.0.1:4222"

@@ -20,7 +20,7 @@ from worker.weights.lora_flag import split_lora
 class WorkerConfig(ScriptedConfig, ClusterConfig):
     """Everything `python -m worker` is told."""
 
-    role: ClassVar[str] = "worker"
+    nats_role: ClassVar[str] = "worker"
     help_group: ClassVar[str] = "Worker"
 
     model_name: str | None = None
@@ -60,6 +60,11 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
             split_lora(text)
         if self.lora and not self.max_loras:
             raise ConfigError(f"{len(self.lora)} lora, and max_loras=0")
+        if self.role != "both" and self.kv_disk_dir is None and not self.scripted:
+            raise ConfigError(
+                f"role={self.role} needs kv_disk_dir, a folder that workers of both roles share: "
+                "their keys and values meet there"
+            )
         if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:
             raise ConfigError(
                 f"hang_timeout_s={self.hang_timeout_s:g} must be at least twice "

@@ -209,6 +209,15 @@ class WorkerMetrics:
         self.affinity_tokens = counter(
             "affinity_tokens", "Prompt tokens known here, and not to the workers that offered them."
         )
+        self.decodes_moved = counter(
+            "decodes_moved", "Requests that a worker which decodes took over behind their prompt."
+        )
+        self.decodes_kept = counter(
+            "decodes_kept", "Times that none had room, so that this worker went on."
+        )
+        self.decodes_taken_back = counter(
+            "decodes_taken_back", "Requests released to such a worker, which did not take them."
+        )
         self.engine_restarts = counter("engine_restarts", "Engine processes that died.")
         self.packed_failures = counter(
             "packed_weights_failures",

@@ -296,6 +296,8 @@ class Worker:
             takes_no_embeds=ready is not None and ready.takes_no_embeds,
             tells_no_hidden=ready is not None and ready.tells_no_hidden,
             sleep_level=self._engine.sleep_level,
+            role=self._runner.parts.roles.role,
+            pages=ready.pages if ready else "",
         )
 
     def stats(self) -> WorkerStats:

@@ -34,7 +34,7 @@ _NOT_A_FLAG = Parameter(parse=False, show=False)
 class AutoscaleConfig(WorkerConfig, ScaleConfig):
     """All flags of a worker are flags of it too: its workers get them."""
 
-    role: ClassVar[str] = "admin"  # of the autoscaler itself, not of its workers
+    nats_role: ClassVar[str] = "admin"  # of the autoscaler itself, not of its workers
 
     workers: int | str = "0..1"
     """Worker processes on this host: a range as 0..8, or a number to keep so many running."""

@@ -33,7 +33,7 @@ def demo_model() -> str:
 class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """All roles' flags are flags of serve too: a role gets what differs from its default."""
 
-    role: ClassVar[str] = "admin"  # of the supervisor itself, not of what it starts
+    nats_role: ClassVar[str] = "admin"  # of the supervisor itself, not of what it starts
     help_group: ClassVar[str] = "Serve"
 
     nats_url: str = ""

@@ -335,11 +335,11 @@ PEER_FLAGS = (
         "others audio",
     ),
     PeerFlag(
-        ("--kv-transfer-config", "--disaggregation-mode"),
-        _BOTH,
-        advice="there is none: workers share a queue and its log, not memory; `--workers 0..N` "
-        "starts and ends them with the load",
+        ("--kv-transfer-config",),
+        "vLLM",
+        advice="`jetflock worker --role prefill` and `--role decode` meet in their `--kv-disk-dir`",
     ),
+    PeerFlag(("--disaggregation-mode",), "SGLang", "--role"),
     PeerFlag(
         ("--enable-sleep-mode", "--enable-memory-saver"),
         _BOTH,

@@ -27,7 +27,7 @@ async def companion_connection(
 ) -> AsyncIterator[RoleClient]:
     """`role` says whose inbox it hears, and what it is called. Raises ConfigError."""
     # One user hears one inbox.
-    inbox_of = config.role if login == config.login() else role
+    inbox_of = config.nats_role if login == config.login() else role
     async with open_connection(config, f"{name}-{role}", login=login, role=inbox_of) as nc:
         following = asyncio.create_task(Follower(nc, leading, role).run())
         try:

@@ -75,7 +75,7 @@ async def connect(
     """
     login = login or config.login()
     login.check()
-    options = _options(config, name, role or config.role)
+    options = _options(config, name, role or config.nats_role)
     deadline = time.monotonic() + config.nats_connect_timeout_s
     while True:
         nc = RoleClient(login)
@@ -110,7 +110,7 @@ async def connect(
 async def connect_once(config: ClusterConfig, name: str, url: str) -> Client:
     """One attempt at one server. Raises nats.errors.Error, OSError, or TimeoutError."""
     nc = RoleClient(config.login())
-    options = _options(config, name, config.role) | nc.login_options() | {"servers": [url]}
+    options = _options(config, name, config.nats_role) | nc.login_options() | {"servers": [url]}
 
     async def on_error(_: Exception) -> None:
         return

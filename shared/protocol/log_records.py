@@ -48,6 +48,7 @@ class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", ta
     pinned: str = ""  # set: the revision that its tokens were made with, which is not the worker's
     level: int = 1
     cost: Cost | None = None  # up to now
+    pages: str = ""  # where keys and values of its text are, or will be: a hint, as in `WorkerCard`
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):

@@ -33,8 +33,16 @@ class PrefixNotice(msgspec.Struct, frozen=True):
     sessions: bytes = b""  # hashes of those that it serves now, and another one did before
 
 
+class OfferKind(enum.StrEnum):
+    """What a worker asks of another."""
+
+    PREFIX = "prefix"  # it has more of the prompt: to claim it first
+    ROOM = "room"  # to keep a place for it: "taken" is a promise, which soon expires
+    RELEASED = "released"  # its prompt is computed, and its release stored: to go on with it
+
+
 class Offer(msgspec.Struct, frozen=True):
-    """A delivery that another worker has more of: `jf.ctl.<pool>.offer.<worker>`.
+    """A delivery that another worker shall care for: `jf.ctl.<pool>.offer.<worker>`.
 
     With the ack subject goes all that the server knows of the delivery. The load is the offering
     worker's, to be compared with that of the other one.
@@ -46,6 +54,7 @@ class Offer(msgspec.Struct, frozen=True):
     num_blocks: int  # of its prefix chain that the offering worker has itself
     num_active: int  # requests that it runs
     num_prefill_tokens: int  # prompt tokens that are before it
+    kind: OfferKind = OfferKind.PREFIX
 
 
 class OfferVerdict(enum.StrEnum):

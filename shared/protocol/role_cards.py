@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,11 @@ class WorkerState(enum.StrEnum):
     def may_take(self) -> bool:
         """Whether it takes requests, or will, with the revision that its card names."""
         return self not in (WorkerState.UPDATING, WorkerState.DRAINING, WorkerState.HUNG)
+
+
+# What a worker does of its requests. both: all. prefill: up to the first token, where a worker that
+# does the rest has room. decode: the rest, and all of them while no other worker is ready.
+WorkerRole: TypeAlias = Literal["both", "prefill", "decode"]
 
 
 class WorkDone(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,6 +99,8 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     takes_no_embeds: bool = False  # its engine reads no embeddings in the place of tokens
     tells_no_hidden: bool = False  # states: its engine keeps them to itself
     sleep_level: int = 0  # it is paused, and has given back the memory of: 1 its cache, 2 all
+    role: WorkerRole = "both"
+    pages: str = ""  # of its engine: the place where it and others with the same share their pages
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

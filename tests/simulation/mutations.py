@@ -29,8 +29,10 @@ from shared.protocol.log_records import (
 from shared.protocol.request import GenerateRequest
 from shared.protocol.text import TextChunk
 from shared.token_log.fold import RequestFold
-from shared.token_log.ownership import OwnershipLog
+from shared.token_log.ownership import OwnershipLog, StoredRecord
 from shared.token_log.request_past import RequestPast, _Epoch
+from tests.simulation.rule_worker import RuleWorker
+from worker.affinity.pool_roles import PoolRoles
 from worker.claims.log_history import LogHistory
 from worker.held.held_request import LoggedOutput
 from worker.runs.token_log import PartitionWriter
@@ -146,6 +148,26 @@ def _lease_is_renewed_after_its_end() -> Any:
     return patch.object(OwnerTable, "write_lease", write_lease)
 
 
+def _who_decodes_never_pulls() -> Any:
+    return patch.object(PoolRoles, "pulls", property(lambda self: self.role != "decode"))
+
+
+def _release_is_the_end_of_the_past() -> Any:
+    """Whoever is handed a request goes on behind what its giver had, whatever came then."""
+    original = RuleWorker.read
+
+    async def read(
+        self: RuleWorker, rid: str, records: list[StoredRecord], claim_seq: int
+    ) -> RequestFold:
+        releases = [idx for idx, each in enumerate(records) if isinstance(each.record, Release)]
+        if not releases:
+            return await original(self, rid, records, claim_seq)
+        told = records[: releases[0] + 1]
+        return await original(self, rid, told, told[-1].seq + 1)
+
+    return patch.object(RuleWorker, "read", read)
+
+
 def _history_is_not_read() -> Any:
     async def read(_: LogHistory, rid: str, *__: Any) -> RequestFold:
         return RequestFold(rid)
@@ -195,6 +217,7 @@ MUTATIONS: dict[str, Patch] = {
     "a lease renewed too late": _lease_is_renewed_after_its_end,
     "a resumed run does not read the log": _history_is_not_read,
     "a client splices over a gap": _client_splices,
+    "a worker that decodes never pulls": _who_decodes_never_pulls,
 }
 
 
@@ -218,6 +241,7 @@ RULE_MUTATIONS: dict[str, Patch] = {
     "a restatement is whole whatever it restates": _any_restatement_is_whole,
     "a restatement hides what was written after it": _restatement_hides_what_came_after,
     "restating is progress": _restating_is_progress,
+    "a release is the end of the past": _release_is_the_end_of_the_past,
     "a fork goes on from as much of it as was restated": _given_is_forgotten,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 from collections.abc import Coroutine
 from pathlib import Path
@@ -26,6 +27,7 @@ from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster
 from shared.errors import EngineHung, RequestError
 from shared.protocol.reply import Surface, TextParams
+from shared.protocol.role_cards import WorkerRole
 from shared.protocol.sampling import SamplingParams
 from shared.subjects import new_incarnation
 from shared.telemetry.tracing import NO_TRACER
@@ -74,6 +76,10 @@ class Node:
         self._task = self.loop.create_task(self.main())
         self._task.add_done_callback(self._on_done)
 
+    def another(self) -> Node:
+        """In its place."""
+        return type(self)(self.sim)  # type: ignore[call-arg]
+
     async def main(self) -> None:
         raise NotImplementedError
 
@@ -111,10 +117,14 @@ class Node:
 class WorkerNode(Node):
     """A whole worker with a scripted engine."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Simulation, role: WorkerRole = "both") -> None:
         super().__init__(sim, "worker")
+        self.role = role
         self.engine: ScriptedEngine | None = None
         self._worker: Worker | None = None
+
+    def another(self) -> Node:
+        return WorkerNode(self.sim, self.role)
 
     async def main(self) -> None:
         def make_engine(_: Path, on_event: Any, on_exit: Any) -> ScriptedEngine:
@@ -131,7 +141,7 @@ class WorkerNode(Node):
 
         weights = ServedWeights(Checkpoint(ModelFiles(Path(), {}, {}), self.house.card, ""))
         self._worker = worker = Worker(
-            self.house.worker_config,
+            dataclasses.replace(self.house.worker_config, role=self.role),
             self.cluster,
             self.id,
             WorkerModel(self.house.card, self.house.tokenizer, weights, LoraFolder(Path())),

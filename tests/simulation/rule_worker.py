@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import deque
 from pathlib import Path
@@ -93,7 +94,7 @@ class RuleWorker:
         self.drop(held)
         if isinstance(result, Over):
             await story.ack(delivery)
-        elif isinstance(result, Postponed):
+        elif isinstance(result, Postponed) and not delivery.is_shared:
             await story.nak(delivery)
 
     def step(self) -> None:
@@ -152,6 +153,26 @@ class RuleWorker:
     def hear(self) -> None:
         if self.unheard:
             self.writer.on_ack(*self.unheard.popleft())
+
+    def hand_on(self) -> None:
+        """Its prompt is computed: another worker is to go on with it."""
+        held = self.held
+        if held is not None and held.state is HoldState.RUNNING and held.has_progressed:
+            self.drop(held)
+            self._story.spawn(self, self._hand_on(held))
+
+    async def _hand_on(self, held: HeldRequest) -> None:
+        """The other one may never hear of it, and may not answer although it has claimed."""
+        if not await self._settler.record_release(held, has_crashed=False):
+            return
+        await Later()
+        story, rng = self._story, self._rng
+        delivery = dataclasses.replace(held.delivery.once_more, is_shared=True)
+        other = rng.choice([each for each in story.workers if each is not self])
+        if rng.random() < 0.8 and other.held is None:
+            story.spawn(other, other.take(delivery))
+        if rng.random() < 0.4 and self.held is None:
+            await self.take(delivery)
 
     def drain(self) -> None:
         held = self.held

@@ -378,12 +378,13 @@ _ACTIONS: dict[str, Callable[[RuleStory], None]] = {
     "crash": RuleStory.crash,
     "crash detok": RuleStory.crash_detok,
     "drain": lambda story: story._any().drain(),
+    "hand on": lambda story: story._any().hand_on(),
     "end": RuleStory.end,
     "look back": RuleStory.look_back,
     "die restating": RuleStory.die_restating,
     "die resending": RuleStory.die_resending,
 }
-_CHANCES = (30, 8, 14, 8, 10, 6, 10, 4, 1, 6, 2, 5, 4, 2, 3, 2.5, 2.5, 1, 0.7, 4, 1, 1)
+_CHANCES = (30, 8, 14, 8, 10, 6, 10, 4, 1, 6, 2, 5, 4, 2, 3, 2.5, 2.5, 1, 2, 0.7, 4, 1, 1)
 
 
 def play_stories(seeds: Iterable[int]) -> Iterator[tuple[int, list[str]]]:

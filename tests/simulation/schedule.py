@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from shared.protocol.role_cards import WorkerRole
 from tests.simulation.connection import Weather
 
 
@@ -102,7 +103,7 @@ class Ask:
 class Schedule:
     """Times in seconds from the moment at which everything is up."""
 
-    num_workers: int
+    roles: tuple[WorkerRole, ...]  # of the workers
     num_detoks: int
     num_frontends: int
     num_partitions: int
@@ -113,7 +114,7 @@ class Schedule:
 
     def describe(self) -> str:
         lines = [
-            f"{self.num_workers} workers, {self.num_detoks} detokenizers, "
+            f"workers: {', '.join(self.roles)}; {self.num_detoks} detokenizers, "
             f"{self.num_frontends} frontends, {self.num_partitions} partitions, "
             f"a step takes {self.step_s * 1000:.0f} ms, {self.weather}"
         ]
@@ -122,7 +123,7 @@ class Schedule:
         return "\n".join(lines)
 
 
-def draw_schedule(rng: random.Random) -> Schedule:
+def draw_schedule(rng: random.Random, rng_of_roles: random.Random) -> Schedule:
     """Small ones, so that many can be run: 1 to 3 requests, 1 to 3 faults."""
     weather = Weather()
     if rng.random() < 0.3:
@@ -155,7 +156,7 @@ def draw_schedule(rng: random.Random) -> Schedule:
         kinds = rng.choices(list(_SHARES), list(_SHARES.values()), k=rng.choice((0, 1, 1, 2, 2, 3)))
     faults = [_draw_fault(rng, kind) for kind in kinds]
     return Schedule(
-        num_workers=rng.choice((1, 2, 2, 3)),
+        roles=_draw_roles(rng_of_roles, rng.choice((1, 2, 2, 3))),
         num_detoks=rng.choice((1, 1, 2)),
         num_frontends=rng.choice((1, 2)),
         num_partitions=rng.choice((1, 1, 1, 2)),
@@ -164,6 +165,14 @@ def draw_schedule(rng: random.Random) -> Schedule:
         asks=tuple(asks),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
+
+
+def _draw_roles(rng: random.Random, num_workers: int) -> tuple[WorkerRole, ...]:
+    """In three of five schedules all of them do all."""
+    roles: list[WorkerRole] = ["both"]
+    if rng.random() < 0.4:
+        roles = ["prefill", "decode", "decode", "both"]
+    return tuple(rng.choice(roles) for _ in range(num_workers))
 
 
 def _draw_fault(rng: random.Random, kind: FaultKind) -> Fault:

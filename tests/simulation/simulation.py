@@ -36,7 +36,9 @@ from tests.simulation.schedule import Ask, Fault, FaultKind, Schedule, draw_sche
 from tests.simulation.scripted_engine import POISON_TOKEN, TokenRecord
 from tests.simulation.stored_stream import StoredMsg
 from tests.simulation.world import World
+from worker.affinity import pool_roles
 from worker.held import held_request
+from worker.intake import decode_hand_over
 from worker.runs import token_log
 
 _BOOT_S = 0.6
@@ -129,7 +131,7 @@ class Simulation:
         self.world = World(seed)
         self.world.trace = [] if trace else None
         self.rng = random.Random(self.world.rng.getrandbits(64))
-        self.schedule = draw_schedule(self.rng)
+        self.schedule = draw_schedule(self.rng, random.Random(f"roles {seed}"))
         self.house = house(self.schedule.num_partitions)
         self.broker = Broker(self.world)
         self.level = FEATURE_LEVEL if seed % 2 else 1  # in force
@@ -201,8 +203,8 @@ class Simulation:
             self.nodes.append(DetokNode(self))
         for _ in range(self.schedule.num_frontends):
             self.nodes.append(FrontendNode(self))
-        for _ in range(self.schedule.num_workers):
-            self.nodes.append(WorkerNode(self))
+        for role in self.schedule.roles:
+            self.nodes.append(WorkerNode(self, role))
 
     def _on_accepted(self, msg: StoredMsg) -> None:
         request = decode(GenerateRequest, msg.data)
@@ -309,14 +311,14 @@ class Simulation:
 
     def _replace(self, node: Node, delay_s: float) -> None:
         self._num_busy_faults += 1
-        self.world.after(delay_s, self._start_another, type(node))
+        self.world.after(delay_s, self._start_another, node)
 
-    def _start_another(self, kind: type[Node]) -> None:
+    def _start_another(self, like: Node) -> None:
         if self.broker.is_down:  # nobody gets further than `connect`
-            self.world.after(0.2, self._start_another, kind)
+            self.world.after(0.2, self._start_another, like)
             return
         self._num_busy_faults -= 1
-        self.nodes.append(kind(self))  # type: ignore[call-arg]
+        self.nodes.append(like.another())
         self.world.note("world", f"starts {self.nodes[-1].id}")
 
     def on_exit(self, node: Node) -> None:
@@ -635,10 +637,13 @@ def _quiet(world: World) -> Iterator[None]:
 @contextmanager
 def _scaled_down(is_small: bool) -> Iterator[None]:
     """Entries, frames and restatements of a few tokens: else short requests would never have
-    several. Floors are written more often, too.
+    several. Floors are written and roles looked at more often, too, and the last few tokens are
+    handed over as many are.
     """
     with ExitStack() as patches:
         patches.enter_context(patch.object(floor_keeper, "_INTERVAL_S", 0.1))
+        patches.enter_context(patch.object(decode_hand_over, "_MIN_LEFT", 0))
+        patches.enter_context(patch.object(pool_roles, "_LOOK_S", 0.1))
         if is_small:
             patches.enter_context(patch.object(held_request, "_RESTATE_TOKENS", 4))
             patches.enter_context(patch.object(token_log, "MAX_ENTRY_TOKENS", 3))

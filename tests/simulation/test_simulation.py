@@ -20,7 +20,7 @@ _FIRST_SEEDS = {
     "the fold ignores epochs": 360,
     "claims without compare-and-set": 26,
     "nothing is resent": 405,
-    "a fenced finish is acknowledged": 590,
+    "a fenced finish is acknowledged": 1100,
     "a nak without a stored release": 127,
     "a lease outlives its time": 780,
     "a lease renewed too late": 780,

@@ -310,6 +310,7 @@ MAPS |= {
         tokenizer_hash="t1", text=TEXT, reply=seal(PAYER_REPLY), device="H", num_given=2, level=4,
     ),
     "release-billed": Release(4, "worker-1", level=4, cost=COST),
+    "release-pages": Release(4, "worker-1", progressed=True, level=4, pages="place"),
     "end-billed": End(5, FinishReason.DEADLINE, "worker-1", level=4, cost=COST),
     "done-billed": Done(RID, b"", "", Finish(FinishReason.CANCEL), None, bill=BILL),
     "bills": BillBatch(2, 1, 2, [BILL]),
@@ -468,6 +469,9 @@ MAPS |= {
         "worker-1", "p", "m", "r1", WorkerState.READY, takes_no_images=True
     ),
     "worker-asleep": WorkerCard("worker-1", "p", "m", "r1", WorkerState.PAUSED, sleep_level=2),
+    "worker-decode": WorkerCard(
+        "worker-1", "p", "m", "r1", WorkerState.READY, role="decode", pages="place"
+    ),
     "role-parsers": RoleCard(
         "frontend-1", "frontend",
         parsers={"m": ChosenParsers(ChosenParser("hermes", "why"), ChosenParser("", "why not"))},

@@ -37,6 +37,7 @@ def make_add(
     adapter: str = "",
     keep: KeepPrefix | None = None,
     public: PublicPrefix | None = None,
+    seeks_pages: bool = False,
     **sampling: Any,
 ) -> AddRequest:
     return AddRequest(
@@ -53,6 +54,7 @@ def make_add(
             pooling=pooling,
             adapter=adapter,
             keep=keep,
+            seeks_pages=seeks_pages,
         ),
         images=images,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shared.protocol.dead import Crash
 from shared.protocol.finish import NO_COST, Cost
-from shared.protocol.log_records import Claim, End
+from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.prompt_object import PromptData
 from shared.token_log.ownership import StoredRecord
 from worker.held.held_request import LoggedOutput
@@ -90,6 +90,12 @@ class Taken:
     waited_s: float = field(default=0.0, compare=False)  # since it was queued
     is_acked_by_reader: bool = False  # its finish, by the level of the claim
     cost: Cost = field(default=NO_COST, compare=False)  # of what was before
+
+    @property
+    def pages(self) -> str:
+        """Where its text's were put, as who released it says."""
+        record = None if self.before is None else self.before.record
+        return record.pages if isinstance(record, Release) else ""
 
 
 @dataclass(frozen=True, slots=True)

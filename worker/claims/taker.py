@@ -155,7 +155,7 @@ class Taker:
             taken.waited_s,
             is_acked_by_reader=taken.is_acked_by_reader,
         )
-        self._runs.confirm(held, taken.prefix, prompt)
+        self._runs.confirm(held, taken.prefix, prompt, taken.pages)
         if held.trace is not None:
             held.trace.on_claimed(taken.epoch, len(taken.prefix.tokens), taken.before)
 

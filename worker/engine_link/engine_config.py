@@ -9,6 +9,7 @@ import msgspec
 
 from shared.checkpoint.stored_format import ActivationsName, KVDTypeName, MadeFormat
 from shared.errors import ConfigError
+from shared.protocol.role_cards import WorkerRole
 from shared.telemetry.log import LogConfig
 
 SpeculateName = Literal["off", "ngram", "suffix", "mtp"]
@@ -112,6 +113,10 @@ class EngineConfig(LogConfig):
     the next worker; workers of a machine may share it. On a CPU; by default there is none."""
     kv_disk_bytes: int = 16 << 30
     """Of all that is there; what was not used for longest is removed."""
+    role: WorkerRole = "both"
+    """prefill: compute prompts, and hand requests with their first token to a worker that decodes;
+    decode: go on with such requests, and take from the queue while no other worker is ready. They
+    meet in kv_disk_dir, which both need."""
     max_pinned_share: float = 0.5
     """Of the KV slots, how many may hold prefixes that requests ask to keep (keep_prefix)."""
     state_snapshots: int | None = None

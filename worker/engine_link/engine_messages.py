@@ -69,6 +69,7 @@ class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     pooling: PoolingParams | None = None
     adapter: str = ""  # id of one that is loaded
     keep: KeepPrefix | None = None  # how much of its prompt stays cached longer than by use
+    seeks_pages: bool = False  # another worker has just put pages of it outside the pool
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="add"):
@@ -268,6 +269,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     takes_no_embeds: bool = False
     keeps_kv: bool = True  # of its tokens; else KV slots hold nothing
     tells_no_hidden: bool = False
+    pages: str = ""  # names where it puts pages that others may read; "": nowhere
 
 
 class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

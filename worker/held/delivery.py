@@ -6,6 +6,7 @@ have established first that the request is its own, or is over.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from dataclasses import dataclass
 
@@ -65,6 +66,11 @@ class Delivery:
             num_pending=int(tokens[first + 4]),
             is_shared=is_shared,
         )
+
+    @property
+    def once_more(self) -> Delivery:
+        """The same, of what somebody has run meanwhile: its ownership log is read first."""
+        return dataclasses.replace(self, num_delivered=self.num_delivered + 1)
 
     def read_request(self) -> GenerateRequest:
         """Raises ProtocolError, also for what would be a trap further on."""

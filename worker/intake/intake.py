@@ -106,7 +106,7 @@ class Intake:
             await self._take(request, delivery)
 
     async def take_offered(
-        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain
+        self, request: GenerateRequest, delivery: Delivery, chain: PrefixChain | None = None
     ) -> bool:
         """A delivery to another worker, which waits to hear whether it still has to care for it."""
         if not self._screening.is_our_model(request):
@@ -114,6 +114,11 @@ class Intake:
         if await self._redeliveries.is_known_run(delivery):
             return True
         return await self._take(request, delivery, chain)
+
+    async def take_back(self, request: GenerateRequest, delivery: Delivery) -> None:
+        """What was released to another worker, which has not taken it, or has not said so."""
+        if not await self._redeliveries.is_known_run(delivery):
+            await self._take(request, delivery)
 
     async def _offer_or_take(self, request: GenerateRequest, delivery: Delivery) -> None:
         left = await self._offers.offer(request, delivery)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from contextlib import ExitStack
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -10,7 +12,7 @@ from nats.errors import Error as NatsError
 from shared.broker.named_subjects import NamedSubjects
 from shared.errors import MalformedMessage, NewerLevel, ProtocolError
 from shared.protocol.codec import decode, encode
-from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
+from shared.protocol.notices import Offer, OfferAnswer, OfferKind, OfferVerdict
 from shared.protocol.request import GenerateRequest
 from shared.telemetry.log import get_logger
 from shared.telemetry.malformed_count import MalformedCount
@@ -24,8 +26,38 @@ from worker.telemetry import WorkerMetrics
 # of prefill that counts.
 _RUN_TOKENS = 128
 _FREE_RUNS = 2  # a difference too small to care for
+KEPT_S = 2.0  # a place for a request that is about to be released
 
 log = get_logger(__name__)
+
+
+class KeptPlaces:
+    """Room that was promised to requests which others are about to release; it soon expires."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._places: dict[str, ExitStack] = {}
+
+    def keep(self, rid: str) -> OfferVerdict:
+        if not self._capacity.can_run:
+            return OfferVerdict.LEAVING
+        if rid not in self._places:
+            if self._capacity.num_credits() < 1:
+                return OfferVerdict.FULL
+            self._places[rid] = place = ExitStack()
+            place.enter_context(self._capacity.reserved())
+            asyncio.get_running_loop().call_later(KEPT_S, self._expire, rid, place)
+        return OfferVerdict.TAKEN
+
+    def give_up(self, rid: str) -> None:
+        """Its request is here, if there is one."""
+        place = self._places.pop(rid, None)
+        if place is not None:
+            place.close()
+
+    def _expire(self, rid: str, place: ExitStack) -> None:
+        if self._places.get(rid) is place:
+            self.give_up(rid)
 
 
 class OfferHandler:
@@ -48,6 +80,7 @@ class OfferHandler:
         self._capacity = capacity
         self._prefixes = prefixes
         self._metrics = metrics
+        self._places = KeptPlaces(capacity)
 
     async def answer(self, message: Msg) -> None:
         """See one offer through."""
@@ -57,6 +90,9 @@ class OfferHandler:
                 raise MalformedMessage(f"reply subject {message.reply[:80]!r}")
             if not self._named.is_ack_subject(offer.ack_subject):
                 raise MalformedMessage(f"ack subject {offer.ack_subject[:80]!r}")
+            if offer.kind is OfferKind.ROOM:
+                await _reply(message, self._places.keep(offer.rid))
+                return
             delivery = Delivery.parse(offer.data, offer.ack_subject, offer.rid, is_shared=True)
             request = delivery.read_request()
         except NewerLevel as exc:
@@ -67,7 +103,20 @@ class OfferHandler:
             self._malformed.note(message.subject, exc)
             log.warning("offer_unreadable", error=repr(exc))
             return
-        await _reply(message, await self._decide(offer, request, delivery))
+        if offer.kind is OfferKind.RELEASED:
+            verdict = await self._go_on(request, delivery.once_more)
+        else:
+            verdict = await self._decide(offer, request, delivery)
+        await _reply(message, verdict)
+
+    async def _go_on(self, request: GenerateRequest, delivery: Delivery) -> OfferVerdict:
+        """With what another worker has released to this one."""
+        self._places.give_up(request.rid)
+        if not self._capacity.can_run:
+            return OfferVerdict.LEAVING
+        if not self._capacity.has_slot or not await self._intake.take_offered(request, delivery):
+            return OfferVerdict.FULL
+        return OfferVerdict.TAKEN
 
     async def _decide(
         self, offer: Offer, request: GenerateRequest, delivery: Delivery

@@ -12,7 +12,7 @@ from nats.errors import NoRespondersError
 from shared.errors import ProtocolError
 from shared.event_wait import raise_if_cancelled
 from shared.protocol.codec import decode, encode
-from shared.protocol.notices import Offer, OfferAnswer, OfferVerdict
+from shared.protocol.notices import Offer, OfferAnswer, OfferKind, OfferVerdict
 from shared.protocol.prefix_chain import PrefixChain
 from shared.protocol.request import GenerateRequest
 from shared.subjects import Subjects
@@ -72,7 +72,9 @@ class OfferMaker:
         num_blocks = self._prefixes.own.num_matching(chain.hashes)
         self._metrics.offers_made.inc()
         with self._capacity.reserved():
-            verdict = await self._ask(best.worker, delivery, num_blocks)
+            verdict = await self.ask(
+                best.worker, delivery, num_blocks=num_blocks, answer_s=_ANSWER_S
+            )
         return self._judge(verdict, best.worker, request, Left(delivery, chain))
 
     def _judge(
@@ -94,19 +96,28 @@ class OfferMaker:
         self._metrics.offers_refused.inc()
         return left
 
-    async def _ask(self, worker: str, delivery: Delivery, num_blocks: int) -> OfferVerdict | None:
+    async def ask(
+        self,
+        worker: str,
+        delivery: Delivery,
+        kind: OfferKind = OfferKind.PREFIX,
+        *,
+        num_blocks: int = 0,
+        answer_s: float,
+    ) -> OfferVerdict | None:
         """None when no answer came in time."""
         offer = Offer(
-            data=delivery.data,
+            data=b"" if kind is OfferKind.ROOM else delivery.data,
             ack_subject=delivery.ack_subject,
             rid=delivery.rid,
             num_blocks=num_blocks,
             num_active=self._capacity.num_active - 1,  # without this one
             num_prefill_tokens=self._capacity.num_prefill_tokens,
+            kind=kind,
         )
         subject = self._subjects.offer(self._pool, worker)
         try:
-            answer = await self._nc.request(subject, encode(offer), _ANSWER_S)
+            answer = await self._nc.request(subject, encode(offer), answer_s)
             raise_if_cancelled()
             return decode(OfferAnswer, answer.data).verdict
         except NoRespondersError:

@@ -14,6 +14,7 @@ from shared.protocol.log_records import TokenEntry
 from shared.storage.stream_room import StreamRoom
 from shared.telemetry.tracing import Tracer
 from worker.affinity.pool_prefixes import PoolPrefixes
+from worker.affinity.pool_roles import PoolRoles
 from worker.affinity.prefix_reporter import PrefixReporter
 from worker.capacity.capacity import Capacity
 from worker.capacity.hang_watch import HangWatch
@@ -27,6 +28,7 @@ from worker.engine_child.engine_host import EngineHost
 from worker.held.delivery import Acknowledger
 from worker.held.held_requests import HeldRequests
 from worker.held.run_trace import RunTraces
+from worker.intake.decode_hand_over import DecodeHandOver
 from worker.intake.intake import Intake, Redeliveries
 from worker.intake.offer_handler import OfferHandler
 from worker.intake.offer_maker import OfferMaker
@@ -59,6 +61,10 @@ class Incarnation:
     metrics: WorkerMetrics
     tracer: Tracer
 
+    def pages(self) -> str:
+        """Where those of its engine are, that others may read."""
+        return "" if self.engine.ready is None else self.engine.ready.pages
+
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
@@ -76,6 +82,7 @@ class RunParts:
     hang_watch: HangWatch
     capacity: Capacity
     hand_over: HandOver
+    roles: PoolRoles
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ class ClaimParts:
     intake: Intake
     offer_handler: OfferHandler
     prefix_reporter: PrefixReporter
+    decode_hand_over: DecodeHandOver
 
 
 def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
@@ -96,7 +104,9 @@ def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
     held_requests = HeldRequests(of.engine)
     acks = Acknowledger(nc)
     catalog = ModelCatalog(cluster)
-    settler = Settler(of.worker_id, held_requests, cluster.ownership, acks, catalog, metrics)
+    settler = Settler(
+        of.worker_id, held_requests, cluster.ownership, acks, catalog, metrics, of.pages
+    )
     token_log = TokenLog(
         nc,
         subjects,
@@ -123,6 +133,7 @@ def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
         hang_watch,
         Capacity(of.engine, held_requests, pause, token_log, hang_watch),
         HandOver(held_requests, token_log, settler),
+        PoolRoles(cluster, of.model.card.pool, of.worker_id, config.role, of.heartbeats),
     )
 
 
@@ -171,6 +182,16 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
         intake,
         OfferHandler(intake, capacity, parts.prefixes, metrics, cluster.malformed, named),
         PrefixReporter(cluster, card.pool, of.worker_id, parts.prefixes),
+        DecodeHandOver(
+            parts.roles,
+            offers,
+            held_requests,
+            parts.hand_over,
+            intake,
+            capacity,
+            of.model.weights,
+            metrics,
+        ),
     )
 
 

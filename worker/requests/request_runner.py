@@ -43,7 +43,9 @@ class RequestRunner:
         self._worker_id = of.worker_id
         self._cluster = of.cluster
         self._pool = of.model.card.pool
-        self._has_affinity = of.config.prefix_affinity
+        # Whoever waits for released requests is not looked up by prefix: prompts are for others.
+        self._has_affinity = of.config.prefix_affinity and of.config.role != "decode"
+        self._pages = of.pages
         self._drain_timeout_s = of.config.drain_timeout_s
         self._engine = of.engine
         self._metrics = of.metrics
@@ -78,9 +80,11 @@ class RequestRunner:
             tasks.create_task(self.parts.stream_room.run())
             tasks.create_task(self._ack_heartbeat.run())
             tasks.create_task(self.claims.dead_letters.run())
-            if self._has_affinity:
+            tasks.create_task(self.parts.roles.run(self._on_roles))
+            if self._has_affinity or self.parts.roles.role == "decode":
                 offers = subjects.offer(self._pool, self._worker_id)
                 await self._subscribe(subscriptions, offers, self._on_offer)
+            if self._has_affinity:
                 tasks.create_task(self.claims.prefix_reporter.run())
 
     async def _subscribe(
@@ -138,6 +142,8 @@ class RequestRunner:
         self.parts.pause.update()
         if has_room or self._puller.is_starved:
             self._puller.wake()
+        for held in self.claims.decode_hand_over.ripe(step):
+            self._tasks.spawn(self.claims.decode_hand_over.maybe_move(held, self._pages()))
 
     async def on_engine_died(self) -> None:
         """Its requests go back to the queue at once: others may have an engine."""
@@ -197,8 +203,16 @@ class RequestRunner:
             self._metrics.num_snapshots.set(self._engine.load.num_snapshots)
             self._metrics.disk.num_bytes.set(self._engine.load.tier.num_bytes)
 
+    async def _on_roles(self) -> None:
+        """Others who take from the queue have come, or are gone."""
+        if self.parts.roles.pulls:
+            self._maybe_pull()
+        else:
+            await self._stop_pulling()
+
     def _maybe_pull(self) -> None:
-        is_wanted = not self.parts.capacity.is_closed and not self.parts.capacity.is_paused
+        capacity = self.parts.capacity
+        is_wanted = not (capacity.is_closed or capacity.is_paused) and self.parts.roles.pulls
         if self._pulling is None and is_wanted and self._engine.ready is not None:
             self._pulling = self._tasks.group.create_task(self._puller.run())
 

@@ -85,11 +85,14 @@ class Runs:
             return None
         return VisibleText(TokenizerDecoder(self._tokenizer, request.text), request.text)
 
-    def start(self, held: HeldRequest, prompt: PromptData) -> None:
-        """Give it to the engine, to go on after the tokens that it has."""
+    def start(self, held: HeldRequest, prompt: PromptData, pages: str = "") -> None:
+        """Give it to the engine, to go on after the tokens that it has. `pages`: where those of its
+        text were put, which the engine reads if it is its place, too.
+        """
         if not self._held_requests.num_runs:
             self._engine.mark_busy()
         request = held.request
+        ready = self._engine.ready
         options = RunOptions(
             sampling=request.sampling,
             priority=request.priority,
@@ -98,6 +101,7 @@ class Runs:
             pooling=request.pooling,
             adapter=request.adapter,
             keep=request.keep,
+            seeks_pages=bool(pages) and ready is not None and ready.pages == pages,
         )
         self._note_prompt(held, prompt.prompt_ids)
         held.run_id = next(self._run_ids)
@@ -131,7 +135,9 @@ class Runs:
             )
         )
 
-    def confirm(self, held: HeldRequest, prefix: LoggedOutput, prompt: PromptData) -> None:
+    def confirm(
+        self, held: HeldRequest, prefix: LoggedOutput, prompt: PromptData, pages: str = ""
+    ) -> None:
         """Its claim is stored: what an early run made meanwhile goes to the log now.
 
         Behind a longer prefix an early run counts for nothing: it is started again.
@@ -142,7 +148,7 @@ class Runs:
             self._held_requests.abort(held)
             held.resume_from(prefix, self._visible_text(held.request))
         if not held.run_id and held.finish is None:
-            self.start(held, prompt)
+            self.start(held, prompt, pages)
         self._log_new_tokens(held, time.monotonic())
         self._token_log.flush()
 

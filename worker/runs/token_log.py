@@ -76,6 +76,10 @@ class PartitionWriter:
     def is_flushed(self) -> bool:
         return not self._pending and not self._sent
 
+    def has_pending(self, rid: str) -> bool:
+        """Whether some of a request is in no frame yet."""
+        return any(pending == rid for pending, _ in self._pending_idx)
+
     def oldest_unconfirmed_s(self, now: float) -> float:
         """Age of the first unconfirmed frame; 0 when all are confirmed."""
         return now - self._sent[0].first_sent_at if self._sent else 0.0
@@ -254,6 +258,19 @@ class TokenLog:
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.005)
+        return True
+
+    async def wait_sent(self, rid: str, timeout_s: float) -> bool:
+        """Wait until what was appended of a request is on its way, before all that is published
+        next; False when it took too long.
+        """
+        self.flush()
+        writer = self._partitions[self._subjects.partition(rid)]
+        deadline = time.monotonic() + timeout_s
+        while writer.has_pending(rid):
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.002)
         return True
 
     async def run(self) -> None:

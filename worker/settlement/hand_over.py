@@ -21,6 +21,19 @@ class HandOver:
         self._token_log = token_log
         self._settler = settler
 
+    async def release_one(self, held: HeldRequest, timeout_s: float) -> bool:
+        """Stop its run here, and let the log say so, behind what it has made: whether it does.
+
+        The queue is told nothing: another worker is waiting for the request.
+        """
+        if held.state is not HoldState.RUNNING:
+            return False
+        if held.trace is not None:
+            held.trace.why_left = "released"
+        self._held_requests.drop(held)
+        await self._token_log.wait_sent(held.rid, timeout_s)
+        return await self._settler.record_release(held, has_crashed=False)
+
     async def release_all(
         self, timeout_s: float, *, crashed: bool, spare: HeldRequest | None = None
     ) -> None:

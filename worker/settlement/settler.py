@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 
 from shared.catalog.model_catalog import ModelCatalog
 from shared.errors import BrokerError, BrokerUnavailable, CasConflict
@@ -36,7 +37,9 @@ class Settler:
         acks: Acknowledger,
         catalog: ModelCatalog,
         metrics: WorkerMetrics,
+        pages: Callable[[], str] = lambda: "",  # where those of its engine are
     ) -> None:
+        self._pages = pages
         self._worker_id = worker_id
         self._held_requests = held_requests
         self._ownership = ownership
@@ -151,6 +154,13 @@ class Settler:
 
         `pinned` is the revision of the weights that it needs, "" for any.
         """
+        if await self.record_release(held, has_crashed=has_crashed, pinned=pinned):
+            await self._acks.nak(held.delivery, delay_s)
+
+    async def record_release(
+        self, held: HeldRequest, *, has_crashed: bool, pinned: str = ""
+    ) -> bool:
+        """Whether it stands in the log, so that anybody may claim."""
         release = Release(
             held.epoch,
             self._worker_id,
@@ -158,15 +168,16 @@ class Settler:
             has_crashed,
             pinned,
             cost=held.cost.tell(time.monotonic()),
+            pages=self._pages(),
         )
         try:
             if not await self._is_released(held, release):
-                return
+                return False
         except BrokerError as exc:
             log.warning("release_failed", rid=held.rid, error=str(exc))
-            return
+            return False
         self._metrics.requests_released.inc()
-        await self._acks.nak(held.delivery, delay_s)
+        return True
 
     async def _is_released(self, held: HeldRequest, release: Release) -> bool:
         """Whether the release is stored, or an `end` is: whoever gets the request next sees it."""

@@ -370,9 +370,11 @@ class FakeTier:
     read_s: float | None = None
     write_s: float | None = None
     num_bytes = 0
+    place = "here"
 
     def __init__(self) -> None:
         self.counts = TierCounts()
+        self.not_seen: set[bytes] = set()  # pages of others, until somebody looks again
         self.pages: dict[bytes, PageContent] = {}
         self.lost: set[bytes] = set()  # what is not what was written, as is seen when it is read
         self.has_room = True
@@ -384,9 +386,13 @@ class FakeTier:
         return len(self.pages)
 
     def has(self, chain: bytes) -> bool:
-        return chain in self.pages
+        return chain in self.pages and chain not in self.not_seen
 
     is_known = has
+
+    def find(self, chain: bytes) -> bool:
+        self.not_seen.discard(chain)
+        return self.has(chain)
 
     def put(self, chain: bytes, content: PageContent, used_ns: int) -> None:
         assert self.has_room
@@ -430,6 +436,7 @@ class Stage:
         snapshots: StateSnapshots | None = None,
         window: int | None = None,
         tier: KVTier | None = None,
+        writes_through: bool = False,
     ) -> None:
         windows = None
         if window is not None:
@@ -450,7 +457,14 @@ class Stage:
         self.tier = (
             None
             if tier is None
-            else TierLedger(tier, self.runner, self.ledger, 1, lambda: self.time_s)
+            else TierLedger(
+                tier,
+                self.runner,
+                self.ledger,
+                1,
+                writes_through=writes_through,
+                clock=lambda: self.time_s,
+            )
         )
         self.scheduler = Scheduler(
             self.ledger,
@@ -489,6 +503,7 @@ class Stage:
         frequency_penalty: float = 0.0,
         thinking: ThinkingBudget | None = None,
         public: PublicPrefix | None = None,
+        seeks_pages: bool = False,
     ) -> Req:
         """Penalty and budget change no token here, but look at none before it is known."""
         command = make_add(
@@ -502,6 +517,7 @@ class Stage:
             max_tokens=max_tokens,
             frequency_penalty=frequency_penalty,
             thinking=thinking,
+            seeks_pages=seeks_pages,
         )
         req = Req(Arrival(command, self._num_arrivals, arrived_at_s), self.stop_check)
         self._num_arrivals += 1

@@ -224,10 +224,15 @@ class EngineLoader:
                 self._config.schedule_policy,
                 self._config.priority_aging_s,
                 self._make_drafter(loaded, ledger),
-                None if outside is None else TierLedger(outside.tier, outside.memory, ledger),
+                None if outside is None else self._tier_ledger(outside, ledger),
             ),
             loaded.make_runner(ledger.page_tables),
         )
+
+    def _tier_ledger(self, outside: OutsidePool, ledger: KVLedger) -> TierLedger:
+        """Whoever hands its requests on writes pages before others look for them."""
+        writes_through = self._config.role == "prefill"
+        return TierLedger(outside.tier, outside.memory, ledger, writes_through=writes_through)
 
     def _make_drafter(self, loaded: LoadedModel, ledger: KVLedger) -> Drafter | None:
         model = None if loaded.make_drafter is None else loaded.make_drafter(ledger)
@@ -264,6 +269,7 @@ class EngineLoader:
             num_snapshot_slots=loaded.num_snapshots or 0,
             can_release_cache=loaded.release_cache is not None,
             keeps_kv=bool(setup.config.attention_layers),
+            pages="" if loaded.outside is None else loaded.outside.tier.place,
         )
 
     def _num_pinnable_tokens(self, loaded: LoadedModel) -> int:

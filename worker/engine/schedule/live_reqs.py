@@ -124,6 +124,12 @@ class LiveReqs:
         self.prefilling[req.run_id] = req
         self.pending_prefixes.add(req)
 
+    def commit(self, req: Req) -> None:
+        """A part of its prefill is computed: others find it."""
+        self._ledger.commit(req)
+        if self._tier is not None:
+            self._tier.note_computed(req)
+
     def retract(self, req: Req) -> None:
         """It waits again, at its old place."""
         self._release(req, keep=True)

@@ -11,7 +11,6 @@ from shared.protocol.finish import Finish, FinishReason
 from worker.engine.request.req import Req, ReqStatus
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import SampleError, StepResult
-from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
 from worker.engine.speculation.drafter import Drafter
 from worker.engine_link.engine_messages import NUM_DRAFT_POSITIONS, RunOutput
@@ -37,9 +36,8 @@ class DraftCounts:
 class ResultTaker:
     """Appends tokens, and ends who has its last one."""
 
-    def __init__(self, reqs: LiveReqs, ledger: KVLedger, drafter: Drafter | None) -> None:
+    def __init__(self, reqs: LiveReqs, drafter: Drafter | None) -> None:
         self._reqs = reqs
-        self._ledger = ledger
         self._drafter = drafter
         self.draft_counts = DraftCounts()
 
@@ -105,7 +103,7 @@ class ResultTaker:
             self.draft_counts.add(len(entry.draft_ids), num_accepted)
             self._drafter.on_result(req, len(entry.draft_ids), num_accepted)
         elif req.status is ReqStatus.RUNNING:
-            self._ledger.commit(req)
+            self._reqs.commit(req)
         return output
 
     def _take_prompt_logprobs(self, entry: ScheduledReq, result: StepResult) -> SampleError | None:

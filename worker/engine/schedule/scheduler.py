@@ -48,7 +48,7 @@ class Scheduler:
         self._max_running = max_running
         self._max_context_len = max_context_len
         self._reqs = LiveReqs(ledger, WaitingQueue(aging_s), drafter, tier)
-        self._results = ResultTaker(self._reqs, ledger, drafter)
+        self._results = ResultTaker(self._reqs, drafter)
         self._admission_order = AdmissionOrder(policy, aging_s, ledger)
         self._num_in_flight = 0  # steps
         self._ended: list[RunOutput] = []  # without a step: not told yet

@@ -46,11 +46,12 @@ class _Fetch:
 class TierLedger:
     """The part of the books that is about pages outside the pool.
 
-    Pages are written when a request that had them ends, or when they leave the pool: each once, as
-    long as the tier has it. They are copied between steps, and written by the tier's threads. What
-    is found behind a request's prefix in the pool is read while it waits, unless computing it would
-    be faster, by what both have taken lately; it joins a step when its pages are in the cache, or
-    when computing them would have taken as long.
+    Pages are written when a request that had them ends, or when they leave the pool, or (where it
+    `writes_through`) when they are computed: each once, as long as the tier has it. They are copied
+    between steps, and written by the tier's threads. What is found behind a request's prefix in the
+    pool is read while it waits, unless computing it would be faster, by what both have taken
+    lately; it joins a step when its pages are in the cache, or when computing them would have taken
+    as long.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class TierLedger:
         memory: PageMemory,
         ledger: KVLedger,
         min_tokens: int = MIN_TOKENS,
+        *,
+        writes_through: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert ledger.windows is None, "a page is all that the pool has of its tokens"
@@ -67,6 +70,7 @@ class TierLedger:
         self._memory = memory
         self._ledger = ledger
         self._clock = clock
+        self._writes_through = writes_through
         self._min_pages = -(-min_tokens // ledger.page_size)
         self._token_s: float | None = None  # of computing one
         self._fetches: dict[int, _Fetch] = {}  # by run_id, of requests that wait
@@ -118,13 +122,20 @@ class TierLedger:
             self._end(fetch)
             self._num_promised -= fetch.num_promised
 
-    def keep(self, last: RadixNode | None) -> None:
-        """Writes what the tier lacks of a path, from its beginning, when there is time."""
+    def note_computed(self, req: Req) -> None:
+        """More of its text is in the cache; it goes on."""
+        if self._writes_through:
+            self.keep(req.lock_node, self._clock() - req.arrived_at_s)
+
+    def keep(self, last: RadixNode | None, age_s: float = 0.0) -> None:
+        """Writes what the tier lacks of a path, from its beginning, when there is time. `age_s`:
+        since its beginning was used, which is not to leave the tier before its end.
+        """
         path = () if last is None else (*last.path_up(),)
-        now = time.time_ns()
+        used_ns = time.time_ns() - int(age_s * 1e9)
         for depth, node in enumerate(reversed(path)):
             if node not in self._offers and not self._tier.is_known(node.chain):
-                self._offers[node] = now - depth * _DEPTH_NS
+                self._offers[node] = used_ns - depth * _DEPTH_NS
 
     def save(self, evicted: Sequence[RadixNode]) -> None:
         """Pages that leave the pool, whose memory is written to next."""
@@ -167,10 +178,11 @@ class TierLedger:
         match = self._ledger.match(req)
         keys = self._ledger.keys_behind(req, match) if req.reads_cache else []
         self.num_queries += len(keys) * self._ledger.page_size
+        has = self._tier.find if req.options.seeks_pages else self._tier.has
         chain, chains = match.node.chain, []
         for key in keys:
             chain = next_chain(chain, key)
-            if not self._tier.has(chain):
+            if not has(chain):
                 break
             chains.append(chain)
         return _Fetch(match.node, keys[: len(chains)], chains)

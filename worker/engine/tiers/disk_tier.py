@@ -39,6 +39,7 @@ DEAD_S = 60.0  # a page that is being written for longer never will be
 
 _SUFFIX, _NEW_SUFFIX = ".page", ".new"
 _USED_BYTES = 8
+_NAME_LEN = 16
 _WEIGHT = 0.25  # of the newest page, in a moving average
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -63,6 +64,7 @@ class SharedRoom:
         self.num_bytes = 0  # as it was counted last
         with self._locked():
             self._write(self._remove_oldest(max_bytes))
+            self.name = self._read_name()
 
     def reserve(self, num_bytes: int) -> bool:
         """Room for a page, made by removing those not used for longest. Raises OSError."""
@@ -113,6 +115,17 @@ class SharedRoom:
                 raise TimeoutError(f"no lock can be had in {self._folder}")
             yield
 
+    def _read_name(self) -> str:
+        """What tells it from all other folders, by whatever path it is reached."""
+        with open(open_private(self._folder / "name", flags=0), "r+", encoding="ascii") as file:
+            name = file.read()
+            if len(name) != _NAME_LEN:
+                name = uuid.uuid4().hex[:_NAME_LEN]
+                file.seek(0)
+                file.write(name)
+                file.truncate()
+        return name
+
     def _read(self) -> int:
         """As many as there may be, where nobody has counted."""
         with contextlib.suppress(FileNotFoundError):
@@ -150,6 +163,7 @@ class DiskTier:
         try:
             make_private(folder)
             self._room = SharedRoom(folder, max_bytes)
+            self.place = f"{self._room.name}-{self._mark}"
             self._index = self._scan()
         except OSError as exc:
             raise ConfigError(f"kv_disk_dir={folder} is not possible: {exc}") from exc
@@ -177,6 +191,11 @@ class DiskTier:
 
     def has(self, chain: bytes) -> bool:
         return chain in self._index and not self._is_clearing
+
+    def find(self, chain: bytes) -> bool:
+        if not self.has(chain) and self._path(chain).exists():
+            self._index.add(chain)
+        return self.has(chain)
 
     def is_known(self, chain: bytes) -> bool:
         return chain in self._staged or self.has(chain)

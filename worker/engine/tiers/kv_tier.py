@@ -39,14 +39,19 @@ class TierCounts:
 class KVTier(Protocol):
     """Pages by their chains: digests of a namespace and of all tokens up to the page's end.
 
-    No call waits for a disk: what takes time is done by threads. What cannot be read, or is not
-    what was written, is computed again.
+    No call but `find` waits for a disk: what takes time is done by threads. What cannot be read, or
+    is not what was written, is computed again.
     """
 
     counts: TierCounts
+    place: str  # names it, to those who read and write the very same pages
 
     def has(self, chain: bytes) -> bool:
         """Whether it can be read, as far as is known."""
+        ...
+
+    def find(self, chain: bytes) -> bool:
+        """The same, where another may have put it there a moment ago: looks again, at once."""
         ...
 
     def is_known(self, chain: bytes) -> bool:

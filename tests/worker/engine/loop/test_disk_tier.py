@@ -83,6 +83,30 @@ def test_logits_are_those_without_a_disk(tmp_path: Path, kind: str) -> None:
     tier_of(warm).close()
 
 
+@pytest.mark.parametrize("kind", by_day(KINDS, {"our C++"}))
+def test_a_prompt_that_another_worker_computed_is_gone_on_with(tmp_path: Path, kind: str) -> None:
+    """With its pages, although this one began before they were there; bit for bit."""
+    family, config = KINDS[kind]
+    model_type, overrides = FUSED.get(family, (family, {}))
+    path = save_tiny_model(tmp_path / "model", model_type, **overrides)
+    disk = config | SMALL | {"kv_disk_dir": str(tmp_path / "kv")}
+    first, second = Rig(path, role="prefill", **disk), Rig(path, role="decode", **disk)
+    assert tier_of(first).place == tier_of(second).place
+    prompt = random_prompt(200, 0)
+    run(first, [make_add(1, prompt, max_tokens=1, ignore_eos=True)])
+    tokens = first.channel.tokens()[1]
+    seen = make_add(1, prompt, tokens, max_tokens=8, ignore_eos=True, seeks_pages=True)
+    run(second, [seen])
+    alone = Rig(path, max_running=4, **config)
+    alone.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))
+    assert second.engine._scheduler._tier.num_hits == 192  # type: ignore[union-attr]
+    found = first.logits | second.logits
+    assert [key for key in alone.logits if not torch.equal(found[key], alone.logits[key])] == []
+    assert tokens + second.channel.tokens()[1] == alone.channel.tokens()[1]
+    for rig in (first, second):
+        tier_of(rig).close()
+
+
 def test_another_model_finds_nothing(tmp_path: Path) -> None:
     disk = SMALL | {"kv_disk_dir": str(tmp_path / "kv")}
     for number in range(2):

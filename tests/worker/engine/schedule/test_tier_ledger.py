@@ -43,6 +43,34 @@ def test_what_left_the_pool_is_read_where_a_prompt_comes_back() -> None:
     assert stage.tokens[1] == expected_output(PROMPT, 4)
 
 
+def test_who_hands_requests_on_writes_pages_as_they_are_computed() -> None:
+    tiers = [FakeTier(), FakeTier()]
+    for tier, writes_through in zip(tiers, (False, True), strict=True):
+        stage = Stage(
+            tier=tier, num_pages=8, page_size=2, max_step_tokens=4, writes_through=writes_through
+        )
+        stage.add(1, PROMPT, max_tokens=2)
+        for _ in range(3):
+            stage.step()
+        assert 1 not in stage.finishes
+        stage.scheduler.serve_tier(None)
+    assert [len(tier.pages) for tier in tiers] == [0, 5]
+
+
+@pytest.mark.parametrize("seeks_pages", [False, True])
+def test_what_another_has_just_written_is_looked_for_where_that_was_told(
+    *, seeks_pages: bool
+) -> None:
+    tier = FakeTier()
+    leave(make_stage(tier))
+    tier.not_seen = set(tier.pages)
+    stage = make_stage(tier)
+    stage.add(1, PROMPT, seeks_pages=seeks_pages)
+    stage.run()
+    assert num_cached_of(stage, 1) == (10 if seeks_pages else 0)
+    assert stage.tokens[1] == expected_output(PROMPT, 4)
+
+
 def test_another_namespace_finds_nothing() -> None:
     tier = FakeTier()
     stage = make_stage(tier)

@@ -237,7 +237,7 @@ def test_a_write_that_fails_leaves_nothing_and_pauses(
     assert tier.counts.lost["unwritable" if failure == errno.EIO else "disk_full"] > 0
     assert tier.counts.lost.total() == 2, "the second is not tried"
     assert (tier.num_bytes, tier.num_pages) == (0, 0)
-    assert {each.name for each in (tmp_path / "kv").iterdir()} == {"used", "lock"}
+    assert {each.name for each in (tmp_path / "kv").iterdir()} == {"used", "lock", "name"}
 
 
 def test_the_disk_is_not_filled_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,92 @@
+"""Who in a pool computes prompts, and who goes on behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from shared.broker.kv_bucket import readable
+from shared.cluster import Cluster
+from shared.errors import BrokerError
+from shared.event_wait import beat_s
+from shared.liveness.heartbeat import Writability
+from shared.protocol.role_cards import WorkerCard, WorkerRole, WorkerState
+
+_LOOK_S = 1.0
+
+
+class PoolRoles:
+    """The other workers that are ready, by their cards: looked at each second where this worker
+    has not both roles.
+
+    What is believed of them decides who computes, and never what becomes of a request: whoever is
+    asked in vain costs a message, and a queue that two pull from is as good as one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pool: str,
+        worker_id: str,
+        role: WorkerRole,
+        heartbeats: Writability,
+    ) -> None:
+        self.role = role
+        self._workers = cluster.bucket(cluster.subjects.workers_bucket)
+        self._pool = pool
+        self._worker_id = worker_id
+        self._heartbeats = heartbeats
+        self._others: list[WorkerCard] = []
+        self._num_asked: dict[str, int] = {}  # of those that decode, since the last look
+        self._has_looked = False
+
+    async def run(self, on_look: Callable[[], Awaitable[None]]) -> None:
+        """Look until cancelled."""
+        while self.role != "both":
+            with contextlib.suppress(BrokerError):
+                await self.look()
+                await on_look()
+            await asyncio.sleep(beat_s(_LOOK_S))
+
+    async def look(self) -> None:
+        """Raises BrokerError. While heartbeats cannot be written, who is absent may be alive."""
+        cards = readable(WorkerCard, await self._workers.entries(f"{self._pool}."))
+        if not self._heartbeats.is_steady:
+            return
+        self._others = [
+            card
+            for card in cards
+            if card.worker != self._worker_id and card.state is WorkerState.READY
+        ]
+        self._num_asked.clear()
+        self._has_looked = True
+
+    @property
+    def pulls(self) -> bool:
+        """Whether this worker takes requests from the queue. One that decodes does so while nobody
+        else would.
+        """
+        if self.role != "decode":
+            return True
+        return self._has_looked and all(card.role == "decode" for card in self._others)
+
+    def decoder(self, pages: str, revision: str) -> str | None:
+        """The one with most room that finds pages where this worker puts them; None: nobody has."""
+        rooms = {
+            card.worker: card.max_running
+            - card.num_running
+            - card.num_waiting
+            - self._num_asked.get(card.worker, 0)
+            for card in self._others
+            if card.role == "decode" and (card.pages, card.revision) == (pages, revision)
+        }
+        worker = max(rooms, key=lambda worker: rooms[worker], default=None)
+        if worker is None or rooms[worker] < 1:
+            return None
+        self._num_asked[worker] = self._num_asked.get(worker, 0) + 1
+        return worker
+
+    def forget(self, worker: str) -> None:
+        """It has no room, or does not answer: until the next look nobody asks it."""
+        self._others = [card for card in self._others if card.worker != worker]
