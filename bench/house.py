@@ -23,14 +23,19 @@ ROLES = ("jetflock", "deploy", "frontend", "worker", "detok", "shared")
 SPINE = ("Worker", "Engine", "DecoderModel", "Detokenizer", "Inference")
 SMALL_LINES = 60
 LONE_LINES = 120
-# Who alone imports a file registers it as an implementation of a seam; commands are found by name.
+# Each names the implementations of a seam, and is part of that seam itself.
 REGISTRIES = frozenset(
     {
         "frontend.assembly.route_tables",
+        "frontend.inference.answers.open_answers",
         "frontend.parsers.tool_parsers",
         "frontend.surfaces.event_feed",
+        "jetflock.chat.__main__",
         "shared.checkpoint.formats.quantization_files",
         "shared.checkpoint.vision.vision_families",
+        "shared.gguf.checkpoint_folder",
+        "worker.engine.cuda.attention.attention_choice",
+        "worker.engine.cuda.attention.attention_kernels",
         "worker.engine.formats.weight_loading",
         "worker.engine.models.recurrent.recurrent_mixer",
         "worker.engine.models.registry",
@@ -39,7 +44,7 @@ REGISTRIES = frozenset(
         "worker.engine.speculation.drafters",
     }
 )
-COMMANDS = "jetflock.commands."
+COMMANDS = "jetflock.commands."  # which are found by their names
 MAX_PARAMETERS = 8
 GENERATED_PAGES = ("api.md", "all-metrics.md", "peer-flags.md", "structures.md")
 Graph = Mapping[str, set[str]]
@@ -63,6 +68,14 @@ class Source:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 yield node, node.module
                 yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is started by its name: it has a part that runs only then."""
+        return any(
+            isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+            for node in self.tree.body
+        )
 
     @property
     def num_import_lines(self) -> int:
@@ -116,7 +129,7 @@ def closure(starts: Iterable[str], graph: Graph) -> set[str]:
 
 def lone_files(files: Mapping[str, Source], graph: Graph) -> Mapping[str, list[str]]:
     """The files under 120 lines that at most one other imports, with their importers, but for
-    implementations of seams.
+    seams, their implementations, and what others start by its name.
 
     Each of them should be part of that importer or of a sibling, if it is no noun of its own.
     """
@@ -124,15 +137,22 @@ def lone_files(files: Mapping[str, Source], graph: Graph) -> Mapping[str, list[s
     for name, targets in graph.items():
         for target in targets:
             importers[target].append(name)
+    hooks = hooks_of_site()
     return {
         name: found
         for name, found in importers.items()
         if len(found) <= 1
         and files[name].num_lines < LONE_LINES
-        and not name.endswith(".__main__")
-        and not REGISTRIES.intersection(found)
-        and not (name.startswith(COMMANDS) and not found)
+        and not files[name].is_program
+        and not REGISTRIES.intersection([name, *found])
+        and not (not found and (name.startswith(COMMANDS) or name in hooks))
     }
+
+
+def hooks_of_site() -> set[str]:
+    """The modules that mkdocs.yml names."""
+    paths = re.findall(r"[\w/]+\.py\b", (ROOT / "mkdocs.yml").read_text())
+    return {path.removesuffix(".py").replace("/", ".") for path in paths}
 
 
 def main() -> None:
