@@ -11,17 +11,21 @@ from typing import Any
 
 from jetflock.client.call import ASK_TIMEOUT_S, Call
 from jetflock.client.endpoints import ACCEPT_TIMEOUT_S, Endpoints
-from jetflock.client.file_transfer import download, upload
 from jetflock.client.link import ConnectionChanged, Inbox, Link, Message, NoFrontend
 from jetflock.client.piece import vector_of
 from jetflock.client.result import Embeddings, Ranked, Ranking, Result, Scores
 from jetflock.client.stream_reader import StreamReader
-from jetflock.errors import ClientError, NotAccepted
+from jetflock.errors import ClientError, NotAccepted, NotFound, ServerError
 
 RESULT_MARGIN_S = 30.0  # beyond the deadline: its outcome should be known by then
 _NO_FRONTEND_PAUSE_S = 0.2
 _KEYED_ATTEMPTS = 3  # to have a request accepted that may be sent twice
 MAX_AT_ONCE = 256  # requests of one call that wait or run
+_OFFSET_HEADER = "Jetflock-Offset"
+_PART_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 300.0  # then the whole file is stored
+_TRANSFER_ATTEMPTS = 5
+_TRANSFER_PAUSE_S = 0.5
 
 
 class Service:
@@ -202,3 +206,55 @@ class Service:
 
 def _num_prompt_tokens(results: Sequence[Result]) -> int:
     return sum(result.usage.prompt_tokens for result in results if result.usage is not None)
+
+
+class _TransferGone(Exception):
+    """The transfer is gone, or its frontend does not answer."""
+
+
+async def upload(endpoints: Endpoints, path: Path, body: dict[str, Any]) -> dict[str, Any]:
+    """Returns the file object. Raises ApiError or ClientError."""
+    content = await asyncio.to_thread(path.read_bytes)
+    for _ in range(_TRANSFER_ATTEMPTS):
+        transfer = await endpoints.ask("files.upload", {"filename": path.name, **body})
+        subject, num = transfer["subject"], transfer["max_part_bytes"]
+        try:
+            for offset in range(0, len(content), num):
+                await _send_part(endpoints, subject, offset, content[offset : offset + num])
+            stored = await _send_part(endpoints, subject, len(content), b"", _END_TIMEOUT_S)
+        except _TransferGone:
+            await asyncio.sleep(_TRANSFER_PAUSE_S)
+        else:
+            file: dict[str, Any] = json.loads(stored)
+            return file
+    raise ClientError(f"{path.name} could not be sent: its frontends went away")
+
+
+async def download(endpoints: Endpoints, file_id: str, path: Path) -> None:
+    """Raises ApiError or ClientError."""
+    offset = 0
+    with path.open("wb") as file:
+        for _ in range(_TRANSFER_ATTEMPTS):
+            transfer = await endpoints.ask("files.download", {"id": file_id})
+            try:
+                while part := await _send_part(endpoints, transfer["subject"], offset, b""):
+                    await asyncio.to_thread(file.write, part)
+                    offset += len(part)
+            except _TransferGone:
+                await asyncio.sleep(_TRANSFER_PAUSE_S)
+            else:
+                return
+    raise ClientError(f"{file_id} could not be fetched: its frontends went away")
+
+
+async def _send_part(
+    endpoints: Endpoints, subject: str, offset: int, data: bytes, timeout_s: float = _PART_TIMEOUT_S
+) -> bytes:
+    """Raises _TransferGone or ApiError."""
+    with endpoints.link.inbox() as inbox:
+        try:
+            headers = {_OFFSET_HEADER: str(offset)}
+            message = await endpoints.link.ask(subject, data, headers, inbox, timeout_s)
+        except (TimeoutError, ConnectionChanged, NoFrontend, NotFound, ServerError) as exc:
+            raise _TransferGone from exc
+        return message.data
