@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import platform
 import resource
@@ -20,10 +21,11 @@ from deploy.local.http_probe import http_url
 from deploy.local.nats_binary import find_nats_server
 from deploy.local.ports import check_port
 from jetflock.doctor.finding import Finding, fail, ok, warn
-from jetflock.doctor.gpu_checks import gpu_findings
 from jetflock.doctor.system import read_text, run_lines
 from shared.config import ClusterConfig
+from shared.cuda_toolkit import find_nvcc, pip_nvcc
 from shared.errors import ConfigError
+from shared.gpu_driver import TorchBuild, why_not_cuda
 from shared.installation import install_command
 from shared.storage.byte_budget import ByteBudget, in_units
 
@@ -46,6 +48,9 @@ _MIN_FILES = 4096
 _NUM_WRITES = 20
 _BLOCK = b"\0" * 4096
 _SLOW_S = 0.02
+_LEAST_CAPABILITY = 8.0  # bfloat16
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+_GPU_FACTS = "index,name,driver_version,compute_cap,memory.free,memory.total"
 
 
 def machine_findings(host: str, port: int) -> Iterator[Finding]:
@@ -213,3 +218,82 @@ def _speed(place: Path) -> Finding:
             "flushing", text, "a faster disk; it counts with sync_interval: always and in clusters"
         )
     return ok("flushing", text)
+
+
+def gpu_findings() -> Iterator[Finding]:
+    """The driver, each GPU, and what a worker needs beside them. Quick: imports no torch."""
+    driver = read_text(_DRIVER_FILE).partition("\n")[0]
+    if shutil.which("nvidia-smi") is None:
+        if driver:
+            yield warn("GPU", f"{driver}, but no nvidia-smi", "install the driver's tools")
+        else:
+            yield ok("GPU", "there is none; models run on the processor")
+        return
+    lines = run_lines(["nvidia-smi", f"--query-gpu={_GPU_FACTS}", "--format=csv,noheader,nounits"])
+    gpus = [[value.strip() for value in row] for row in csv.reader(lines)]
+    if not gpus or any(len(gpu) != _GPU_FACTS.count(",") + 1 for gpu in gpus):
+        yield warn("GPU", "nvidia-smi finds none", "check the driver: nvidia-smi")
+        return
+    for gpu in gpus:
+        yield _gpu(*gpu)
+    yield _gpu_torch(gpus[0][2])
+    yield _gpu_kernels()
+
+
+def _gpu(idx: str, name: str, driver: str, capability: str, free: str, total: str) -> Finding:
+    area = f"GPU {idx}"
+    memory = f"{_gib(free)} of {_gib(total)} GiB free"
+    text = f"{name}, driver {driver}, compute capability {capability}, {memory}"
+    if _number(capability) < _LEAST_CAPABILITY:
+        remedy = "--device cpu, or a GPU of compute capability 8.0 (Ampere) or later"
+        return warn(area, f"{text}: too old for bfloat16", remedy)
+    return ok(area, text)
+
+
+def _gpu_torch(driver: str) -> Finding:
+    """Looks at its files: importing it would take seconds."""
+    found = TorchBuild.installed()
+    if found is None:
+        return warn("GPU: torch", "not installed", install_command("cuda"))
+    if (obstacle := why_not_cuda(driver, found)) is not None:
+        return fail("GPU: torch", obstacle.what, obstacle.remedy)
+    return ok("GPU: torch", f"{found.version} for CUDA {found.cuda}; --device auto uses the GPU")
+
+
+def _gpu_kernels() -> Finding:
+    """Triton builds a little C for each kernel that it launches, flashinfer much CUDA, once."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    triton, flashinfer = _version("triton"), _version("flashinfer-python")
+    if triton is None:
+        return warn("GPU: kernels", "triton is not installed", install_command("cuda"))
+    if compiler is None:
+        return warn(
+            "GPU: kernels",
+            f"triton {triton}, but no C compiler: it cannot launch its kernels",
+            "install one (Debian: apt install gcc libc6-dev), or use an image of ours",
+        )
+    text = f"triton {triton} with {compiler}; "
+    if flashinfer is None:
+        return ok("GPU: kernels", f"{text}without flashinfer Triton's kernels attend")
+    nvcc = find_nvcc(os.environ) or pip_nvcc()
+    built = f"built by {nvcc}" if nvcc else "no nvcc: what is not built yet, Triton's kernels do"
+    return ok("GPU: kernels", f"{text}flashinfer {flashinfer}, {built}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _gib(mebibytes: str) -> str:
+    return f"{_number(mebibytes) / 1024:.1f}"
+
+
+def _number(text: str) -> float:
+    """0 for what a driver does not tell: `[N/A]`."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from jetflock.doctor.finding import Finding, Verdict
-from jetflock.doctor.gpu_checks import gpu_findings
-from jetflock.doctor.machine_checks import disk_findings, machine_findings
+from jetflock.doctor.machine_checks import disk_findings, gpu_findings, machine_findings
 from jetflock.doctor.model_checks import model_findings
 from jetflock.doctor.nats_checks import nats_findings
 from shared.cluster import open_cluster
