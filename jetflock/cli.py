@@ -106,9 +106,7 @@ def _check_variables(command: str) -> None:
     """Warns of what is set and has no effect; the same environment is for all commands."""
     if not any(name.startswith(_VARIABLES) for name in os.environ):
         return
-    from jetflock.command_line.unknown_variables import (
-        complaints,  # late: it takes longer than all else here
-    )
+    from jetflock.command_line.command_program import complaints  # late, too
 
     for complaint in complaints(command, os.environ):
         sys.stderr.write(f"jetflock {command}: {complaint}\n")

@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-from jetflock.command_line import unknown_variables
-from jetflock.command_line.command_program import program_of
+from jetflock.command_line import command_program
+from jetflock.command_line.command_program import complaints, program_of
 from jetflock.command_line.command_table import Command
-from jetflock.command_line.unknown_variables import complaints
 from shared.cli.program import Program
 from tests.deploy.local_stack import REPOSITORY
 
@@ -49,7 +48,7 @@ def test_where_a_command_cannot_be_imported_only_what_is_near_is_told(
             raise ModuleNotFoundError(name="starlette")
         return program_of(command)
 
-    monkeypatch.setattr(unknown_variables, "program_of", program)
+    monkeypatch.setattr(command_program, "program_of", program)
     environ = {"JETFLOCK_MAX_RUNING": "8", "JETFLOCK_ORPHAN_WAIT_S": "8"}
     [told] = complaints("worker", environ)
     assert told.startswith("JETFLOCK_MAX_RUNING ")
