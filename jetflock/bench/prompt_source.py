@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from jetflock.bench.lengths import LengthMix, UniformLengths, sharegpt_like
-from jetflock.bench.prompt import Prompt
+from jetflock.bench.prompt import LengthMix, Prompt, UniformLengths, sharegpt_like
 from jetflock.bench.serve_config import BenchServeConfig
 from jetflock.bench.served_model import ServedModel
 from jetflock.bench.token_counter import TokenCounter

@@ -7,10 +7,10 @@ from array import array
 
 import pytest
 
-from jetflock.bench.chart import log_ticks, ticks_from_zero
-from jetflock.bench.lengths import Lengths, UniformLengths, sharegpt_like
 from jetflock.bench.load_runner import StageRun, arrival_times_s
 from jetflock.bench.load_stage import LoadStage, swept
+from jetflock.bench.plot import log_ticks, ticks_from_zero
+from jetflock.bench.prompt import Lengths, UniformLengths, sharegpt_like
 from jetflock.bench.request_record import RequestRecord
 from jetflock.bench.slo import Slo
 from jetflock.bench.stage_summary import StageSummary, percentile, summarize

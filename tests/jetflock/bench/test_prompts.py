@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jetflock.bench.lengths import UniformLengths
+from jetflock.bench.prompt import UniformLengths
 from jetflock.bench.prompt_source import DatasetPrompts, DatasetReader, RandomPrompts
 from jetflock.bench.token_counter import LocalTokens, TokenCounter, Words
 from jetflock.bench.vocabulary import Vocabulary
