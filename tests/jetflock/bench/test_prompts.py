@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from jetflock.bench.prompt import UniformLengths
-from jetflock.bench.prompt_source import DatasetPrompts, DatasetReader, RandomPrompts
+from jetflock.bench.prompt_source import DatasetPrompts, DatasetReader, RandomPrompts, Vocabulary
 from jetflock.bench.token_counter import LocalTokens, TokenCounter, Words
-from jetflock.bench.vocabulary import Vocabulary
 from shared.errors import ConfigError
 from tests.worker.checkpoints import DEMO_MODEL
 
