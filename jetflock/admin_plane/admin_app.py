@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -14,8 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from frontend.http.error_response import error_response, json_response
 from frontend.http.http_request import read_body
-from jetflock.admin_plane.admin_config import AdminKey
+from frontend.http.listener import bind, http_server
+from jetflock.admin_plane.admin_config import AdminConfig, AdminKey
 from jetflock.admin_plane.page_origins import NO_PAGES, PageOrigins
+from jetflock.running.existing_cluster import existing_cluster
 from shared.admin.control import (
     MAX_PROFILE_S,
     Continue,
@@ -49,14 +54,15 @@ from shared.errors import (
 )
 from shared.snapshot.cluster_reader import ClusterReader
 from shared.status.http_host import HostRule
-from shared.telemetry.log import get_logger
+from shared.telemetry.log import get_logger, setup_logging
 
 _MAX_BODY_BYTES = 1 << 20
 
-log = get_logger(__name__)
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
+
+log = get_logger(__name__)
 
 
 class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -368,3 +374,26 @@ def _routing_error(exc: HTTPException, scope: Scope) -> RequestError:
     if exc.status_code == 405:
         return MethodNotAllowed(f"{scope['method']} is not allowed on {path}.")
     return NotFound(f"There is nothing at {path}.")
+
+
+def run_admin_server(config: AdminConfig) -> None:
+    """Serves the admin plane until SIGTERM. Raises ConfigError."""
+    setup_logging("admin", config.log_level, config.log_format)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    asyncio.run(_serve(config))
+
+
+async def _serve(config: AdminConfig) -> None:
+    key, page_origins = config.checked_key(), config.checked_page_origins()
+    listener = bind(config.admin_host, config.admin_port)
+    async with existing_cluster(config, "jetflock admin", waits=True) as cluster:
+        server = http_server(AdminApp(cluster, key, page_origins, config.host_rule()))
+
+        def stop() -> None:
+            server.should_exit = True
+
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, stop)
+        host, port = listener.getsockname()[:2]
+        log.info("admin_listening", host=host, port=port)
+        await server.serve([listener])

@@ -305,7 +305,7 @@ def level(
 
 def serve(*, config: Annotated[AdminConfig, FLAT] = AdminConfig()) -> None:  # noqa: B008
     """Serve the same over HTTP, on a port that is not the public one."""
-    from jetflock.admin_plane.admin_server import run_admin_server
+    from jetflock.admin_plane.admin_app import run_admin_server
 
     run_admin_server(config)
 
