@@ -22,8 +22,7 @@ import numpy as np
 
 from bench.autoscale_traffic import SHAPES, Arrivals, make_arrivals
 from bench.simulated_pool import Outcome, Rule, SimulatedPool, WorkerModel
-from deploy.autoscale.autoscaler import Autoscaler
-from deploy.autoscale.policy import ScalePolicy
+from deploy.autoscale.autoscaler import Autoscaler, ScalePolicy
 from deploy.autoscale.pool_snapshot import PoolSnapshot
 
 MEAN_TOKENS = 400.0

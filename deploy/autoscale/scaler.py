@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from deploy.autoscale.autoscaler import Autoscaler, Decision
-from deploy.autoscale.policy import ScalePolicy
+from deploy.autoscale.autoscaler import Autoscaler, Decision, ScalePolicy
 from deploy.autoscale.pool_snapshot import PoolSnapshot
 from deploy.autoscale.pool_watch import PoolView, PoolWatch
 from deploy.local.service_sides import ServiceSides
