@@ -144,7 +144,7 @@ def test_tokenizer_gives_every_text_back(tokenizer: Any) -> None:
 
 
 def test_template_writes_what_the_model_was_trained_on(tokenizer: Any) -> None:
-    from deploy.demo_model.batches import SampleEncoder
+    from deploy.demo_model.trainer import SampleEncoder
 
     turns = [Turn("system", "Be brief."), Turn("user", "hi"), Turn("assistant", "Hello!")]
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
