@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
+from dataclasses import dataclass
 
 import nats.errors
 
@@ -23,6 +25,7 @@ from shared.telemetry.log import get_logger
 _RETRY_S = 0.2
 _MAX_RETRY_S = 5.0
 _NOT_STORED = (BrokerError, nats.errors.Error, OSError)
+_MAX_REMEMBERED = 20_000
 
 log = get_logger(__name__)
 
@@ -141,3 +144,37 @@ def done_of(status: DecodeStatus) -> Done:
         prompt_logprobs=status.fold.prompt_logprobs,
         bill=bill_of(status),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRequest:
+    """A request whose result is stored, as its late frames are judged."""
+
+    epoch: int
+    pool: str  # "" when nothing is known but that it is over
+    was_ended: bool  # by an `end`: its writer may not know
+
+    def is_stale(self, epoch: int) -> bool:
+        """Whether an entry of this epoch shows a worker that runs in vain."""
+        return self.pool != "" and (epoch != self.epoch or self.was_ended)
+
+
+class SettledRequests:
+    """The most recent of those whose results are stored: their late frames still arrive."""
+
+    def __init__(self) -> None:
+        self._by_rid: OrderedDict[str, SettledRequest] = OrderedDict()
+
+    def __contains__(self, rid: str) -> bool:
+        return rid in self._by_rid
+
+    def get(self, rid: str) -> SettledRequest | None:
+        return self._by_rid.get(rid)
+
+    def add(self, rid: str, settled: SettledRequest) -> None:
+        self._by_rid[rid] = settled
+        if len(self._by_rid) > _MAX_REMEMBERED:
+            self._by_rid.popitem(last=False)
+
+    def forget(self, rid: str) -> None:
+        self._by_rid.pop(rid, None)

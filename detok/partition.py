@@ -15,21 +15,18 @@ from detok.bill_writer import BillWriter, bill_of
 from detok.decode_spans import DecodeSpans
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
-from detok.done_writer import DoneWriter
+from detok.done_writer import DoneWriter, SettledRequest, SettledRequests
 from detok.fence_notices import FenceNotices
 from detok.floor_keeper import FloorKeeper, LowestPoint
-from detok.full_fold import fold_from_log
 from detok.lease import Tenure
+from detok.partial_requests import PartialRequests, SeenEntry, SeenRecord, UnknownRequest
 from detok.replay_desk import ReplayDesk, WaitingSubjects
-from detok.settled_requests import SettledRequest, SettledRequests
-from detok.text_outbox import TextOutbox
+from detok.text_outbox import TextOutbox, UntoldText
 from detok.tokenizer_cache import TokenizerCache
-from detok.unknown_request import SeenEntry, SeenRecord, UnknownRequest
-from detok.untold_text import UntoldText
 from detok.worker_watch import Holders, WorkerWatch
 from shared.broker.log_reader import LogReader
 from shared.cluster import Cluster
-from shared.errors import BrokerError, MalformedMessage, NewerLevel, ProtocolError
+from shared.errors import MalformedMessage, NewerLevel, ProtocolError
 from shared.liveness.log_watch import LogMark
 from shared.nats_client.connection_end import end_subscription
 from shared.protocol.codec import decode_ownership, decode_token_frame
@@ -37,11 +34,6 @@ from shared.protocol.log_records import Claim, End, OwnershipRecord, Release, To
 from shared.protocol.text import TextChunk
 from shared.subjects import is_rid, rid_of
 from shared.telemetry.log import get_logger
-from shared.token_log.fold import RequestFold
-
-_RETRY_S = 0.3
-_PARTIAL_CHECK_S = 30.0  # a living writer restates more often
-_MAX_READS_AT_ONCE = 16
 
 log = get_logger(__name__)
 
@@ -77,12 +69,14 @@ class Partition:
         self._lowest = LowestPoint(self._requests)
         self.holders = Holders()  # of those
         self._unknown: dict[str, UnknownRequest] = {}
+        self._partial = PartialRequests(
+            services.cluster, self._requests, self.holders, self._mark_dirty
+        )
         self._settled = SettledRequests()
         self._bills = BillWriter(services.cluster, self.number, services.stats)
         self._unbilled: set[tuple[int, str]] = set()  # places of ends whose bills are being made
         self._untold = UntoldText(services.tokenizers, self._finish)
         self._waiting = WaitingSubjects()
-        self._reads = asyncio.Semaphore(_MAX_READS_AT_ONCE)
         self._reader: LogReader | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self.is_caught_up = False
@@ -163,7 +157,7 @@ class Partition:
                 tasks.create_task(self._reader.run())
                 tasks.create_task(floor_keeper.run(self._floor))
                 tasks.create_task(self._bills.run(self._billed_to))
-                tasks.create_task(self._check_partial())
+                tasks.create_task(self._partial.run())
                 try:
                     await asyncio.Event().wait()  # until cancelled, or one of them failed
                 finally:
@@ -352,18 +346,7 @@ class Partition:
         self._spawn(self._resolve(unknown))
 
     async def _resolve(self, unknown: UnknownRequest) -> None:
-        cluster = self._services.cluster
-        status: DecodeStatus | None = None
-        while True:
-            try:
-                async with self._reads:
-                    done = await unknown.done(cluster)
-                    if done is None:
-                        status = await unknown.resolve(cluster)
-                break
-            except BrokerError as exc:
-                log.warning("request_not_resolved", rid=unknown.rid, error=str(exc))
-                await asyncio.sleep(_RETRY_S)
+        done, status = await self._partial.past_of(unknown)
         if done is not None:  # until its response has it, too, this request holds the floor
             bill = await self._services.done_writer.keep_done(unknown.rid, done)
             if bill is not None:
@@ -385,58 +368,12 @@ class Partition:
     async def _complete(self, status: DecodeStatus, seq: int, time_s: float) -> None:
         """A request that is known in part has ended: fold all of it, up to `seq`."""
         try:
-            await self._complete_fold(status, seq)
+            await self._partial.complete(status, seq)
         finally:
             self._unbilled.discard((seq, status.rid))
         if status.fold.finish is not None and not status.is_partial and not status.place:
             self._bill(status, seq, time_s)
             self._mark_dirty(status)
-
-    async def _complete_fold(self, status: DecodeStatus, seq: int) -> None:
-        while status.is_partial:
-            fold = await self._whole_fold(status.rid, seq)
-            if fold is None or fold.finish is None:
-                if status.fold.finish is None:
-                    return
-                fold = status.fold
-            self._adopt(status, fold)
-
-    async def _whole_fold(self, rid: str, seq: int) -> RequestFold | None:
-        while True:
-            try:
-                async with self._reads:
-                    return await fold_from_log(self._services.cluster, rid, seq)
-            except BrokerError as exc:
-                log.warning("request_not_folded", rid=rid, error=str(exc))
-                await asyncio.sleep(_RETRY_S)
-
-    def _adopt(self, status: DecodeStatus, fold: RequestFold) -> None:
-        if status.is_partial:
-            status.adopt(fold)
-            self.holders.note(status)
-
-    async def _check_partial(self) -> None:
-        """Late frames may wake up a request that finished long ago, and that nobody will restate.
-
-        It would be live for ever, and hold the floor. At the first look its finish may only be
-        ahead of what was read here.
-        """
-        while True:
-            await asyncio.sleep(_PARTIAL_CHECK_S / 4)
-            now = time.monotonic()
-            for status in list(self._requests.values()):
-                if status.is_partial and now - status.checked_at > _PARTIAL_CHECK_S:
-                    status.checked_at = now
-                    self._spawn(self._look_at_partial(status))
-
-    async def _look_at_partial(self, status: DecodeStatus) -> None:
-        fold = await self._whole_fold(status.rid, 0)
-        if fold is None or fold.finish is None or status.fold.finish is not None:
-            return
-        if status.seemed_over:  # long ago: it has its bill
-            self._adopt(status, fold)
-            self._mark_dirty(status)
-        status.seemed_over = True
 
     # Sending
 

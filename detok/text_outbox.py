@@ -1,18 +1,22 @@
-"""Publishes text: all chunks of one turn of the loop, one message a reply subject."""
+"""Text that nobody has heard, and how it is published: all chunks of one turn of the loop, one
+message a reply subject."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import nats.errors
 from nats.aio.client import Client
 
 from detok.chunk_pieces import MAX_PIECE_BYTES, num_bytes_of, pieces_of
+from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
+from detok.tokenizer_cache import TokenizerCache
 from shared.broker.named_subjects import NamedSubjects
 from shared.protocol.codec import encode_text_frame
+from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.text import TextChunk, TextFrame
 from shared.telemetry.log import get_logger
 
@@ -20,6 +24,57 @@ _MAX_IDS_AT_ONCE = 8 * 1024
 _ACK = b"+ACK"
 
 log = get_logger(__name__)
+
+
+class UntoldText:
+    """Requests of a partition with something to say that nobody has heard: each once, in the order
+    in which they got it.
+    """
+
+    def __init__(
+        self, tokenizers: TokenizerCache, on_all_told: Callable[[DecodeStatus], None]
+    ) -> None:
+        """`on_all_told` hears of each request whose end has been said."""
+        self._tokenizers = tokenizers
+        self._on_all_told = on_all_told
+        self._statuses: list[DecodeStatus] = []
+
+    def __len__(self) -> int:
+        return len(self._statuses)
+
+    def add(self, status: DecodeStatus) -> None:
+        if not status.is_dirty:
+            status.is_dirty = True
+            self._statuses.append(status)
+
+    def take(self) -> Iterator[tuple[list[str], TextChunk]]:
+        """Reply subjects and chunk of each request; who waits for its tokenizer stays."""
+        statuses, self._statuses = self._statuses, []
+        for status in statuses:
+            if not self._has_text(status):
+                self._statuses.append(status)
+                continue
+            status.is_dirty = False
+            if status.is_finishing or (status.is_partial and status.fold.finish is not None):
+                continue
+            chunk = status.next_chunk()
+            if chunk is not None:
+                yield status.subjects, chunk
+            if status.fold.finish is not None:
+                status.is_finishing = True
+                self._on_all_told(status)
+
+    def _has_text(self, status: DecodeStatus) -> bool:
+        """Decode what is new, if the tokenizer is there."""
+        if status.bring_up_to_date(self._tokenizers):
+            return True
+        assert status.claim is not None
+        tokenizer_hash = status.claim.tokenizer_hash
+        if not self._tokenizers.is_unusable(tokenizer_hash):
+            return False
+        message = f"tokenizer {tokenizer_hash} cannot be loaded"
+        status.fail(Finish(FinishReason.ERROR, message=message))
+        return True
 
 
 class ChunkSource(Protocol):

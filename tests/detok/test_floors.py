@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from detok import floor_keeper, partition
+from detok import floor_keeper, partial_requests
 from detok.floor_keeper import FloorKeeper
 from shared.errors import BrokerUnavailable
 from shared.protocol.finish import Finish, FinishReason
@@ -214,7 +214,7 @@ async def test_a_finished_request_that_only_late_frames_remember(
     await worker.write(rid, epoch, 3, ids[3:5])
     end = await worker.write(rid, epoch, 5, ids[5:6])
     await cluster.bucket(cluster.subjects.floors_bucket).put("0", b"%d" % (last + 1))
-    monkeypatch.setattr(partition, "_PARTIAL_CHECK_S", 0.5)
+    monkeypatch.setattr(partial_requests, "_CHECK_S", 0.5)
     async with running_detok(stage.config) as detok:
         await eventually(lambda: detok._gauges().requests_live == 1)
         await wait_for_floor(stage, end + 1)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from detok.unknown_request import SeenEntry, SeenRecord, UnknownRequest
+from detok.partial_requests import SeenEntry, SeenRecord, UnknownRequest
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.protocol.log_records import Release, TokenEntry
