@@ -90,7 +90,7 @@ def run_command(name: str, argv: list[str]) -> None:
         _check_variables(name)
         program_of(command).run()
     except ModuleNotFoundError as exc:
-        from shared.installation import install_command  # late: hardly ever needed
+        from shared.machine.installation import install_command  # late: hardly ever needed
 
         package = (exc.name or "").split(".")[0]
         if package in ("", "deploy", "shared", *COMMANDS):

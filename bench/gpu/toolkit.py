@@ -8,7 +8,13 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from shared.cuda_toolkit import driver_library, find_nvcc, link_libraries, pip_nvcc, pip_toolkit
+from shared.machine.cuda_toolkit import (
+    driver_library,
+    find_nvcc,
+    link_libraries,
+    pip_nvcc,
+    pip_toolkit,
+)
 
 
 def can_build() -> bool:

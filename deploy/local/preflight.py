@@ -19,8 +19,8 @@ from shared.checkpoint.model_options import PLAIN, ModelOptions
 from shared.checkpoint.model_shape import why_no_weights
 from shared.checkpoint.recurrent_text import MAX_CONTEXT_LEN, is_endless
 from shared.errors import ConfigError
-from shared.gpu_driver import TorchBuild, visible_driver, why_not_cuda
-from shared.installation import install_command
+from shared.machine.gpu_driver import TorchBuild, visible_driver, why_not_cuda
+from shared.machine.installation import install_command
 
 _MODULES_OF_EXTRA = {
     "frontend": ("starlette", "uvicorn", "jinja2", "tokenizers"),

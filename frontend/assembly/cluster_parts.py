@@ -17,7 +17,7 @@ from frontend.cluster.request_path_service import PathService
 from frontend.cluster.request_paths import RequestPaths
 from frontend.cluster.usage import UsageBook
 from frontend.inference.inference import Inference
-from shared.installation import own_version
+from shared.machine.installation import own_version
 from shared.snapshot.cluster_reader import ClusterReader
 
 

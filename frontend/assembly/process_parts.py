@@ -24,7 +24,7 @@ from frontend.tenants.auth import ApiKeys
 from frontend.tenants.key_file import KeyWatch
 from frontend.tenants.ledger import TenantLedger
 from shared.cli.shutdown import Shutdown
-from shared.host_limits import available_memory_bytes
+from shared.machine.host_limits import available_memory_bytes
 from shared.telemetry.loop_watch import LoopWatch
 from shared.telemetry.tracing import Tracer
 

@@ -32,7 +32,7 @@ from frontend.routes.status_routes import StatusRoutes
 from frontend.routes.stream_routes import StreamRoutes
 from frontend.routes.token_routes import TokenRoutes
 from frontend.routes.usage_routes import UsageRoutes
-from shared.installation import own_version
+from shared.machine.installation import own_version
 
 
 def route_tables(

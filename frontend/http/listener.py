@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from frontend.http.http_protocol import ConnectionRoom, GuardedProtocol
 from shared.errors import ConfigError, RequestError
-from shared.host_limits import available_memory_bytes
+from shared.machine.host_limits import available_memory_bytes
 from shared.telemetry.log import get_logger
 
 _MAX_AT_ONCE = 256  # in one turn of the loop

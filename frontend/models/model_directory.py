@@ -25,7 +25,7 @@ from shared.errors import (
     ModelNotFound,
     ServiceUnavailable,
 )
-from shared.look_pace import LookPace
+from shared.event_wait import LookPace
 from shared.protocol.model_cards import AdapterCard, ModelCard
 from shared.telemetry.log import get_logger
 

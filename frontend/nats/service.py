@@ -29,7 +29,7 @@ from frontend.stored.files.files import Files
 from frontend.tenants.caller_gate import CallerGate
 from frontend.text.event_writer import encode_json
 from shared.errors import InternalError, InvalidRequest, RequestError
-from shared.installation import own_version
+from shared.machine.installation import own_version
 from shared.nats_client.connection import round_trip
 from shared.nats_client.connection_end import end_subscription
 from shared.telemetry.log import get_logger

@@ -14,7 +14,7 @@ from frontend.jobs.job import Caller
 from frontend.openapi.document import openapi_document
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
-from shared.installation import own_version
+from shared.machine.installation import own_version
 
 
 class DocumentRoutes:

@@ -14,7 +14,7 @@ from frontend.models.model_directory import ModelDirectory
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
 from shared.errors import BrokerError, ServiceUnavailable, UnsupportedParameter
-from shared.installation import own_version
+from shared.machine.installation import own_version
 from shared.snapshot.cluster_reader import ClusterReader
 
 

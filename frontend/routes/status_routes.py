@@ -15,7 +15,7 @@ from frontend.jobs.job import Caller
 from frontend.routes.api_route import ApiRoute
 from frontend.text.event_writer import encode_json
 from frontend.text.wire_struct import WireStruct
-from shared.installation import own_version
+from shared.machine.installation import own_version
 from shared.status.health import LIVE_PATH, READY_PATH, HealthAnswer, live_answer, ready_answer
 
 

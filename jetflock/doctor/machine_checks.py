@@ -23,10 +23,10 @@ from deploy.local.ports import check_port
 from jetflock.doctor.finding import Finding, fail, ok, warn
 from jetflock.doctor.system import read_text, run_lines
 from shared.config import ClusterConfig
-from shared.cuda_toolkit import find_nvcc, pip_nvcc
 from shared.errors import ConfigError
-from shared.gpu_driver import TorchBuild, why_not_cuda
-from shared.installation import install_command
+from shared.machine.cuda_toolkit import find_nvcc, pip_nvcc
+from shared.machine.gpu_driver import TorchBuild, why_not_cuda
+from shared.machine.installation import install_command
 from shared.storage.byte_budget import ByteBudget, in_units
 
 _PACKAGES = {  # extra -> what it brings
@@ -124,7 +124,7 @@ def _processor_flags() -> set[str]:
 
 
 def _memory() -> Finding:
-    from shared.host_limits import available_memory_bytes
+    from shared.machine.host_limits import available_memory_bytes
 
     num_bytes = available_memory_bytes()
     text = f"{num_bytes / (1 << 30):.1f} GiB available"

@@ -12,7 +12,7 @@ from shared.checkpoint.hub import find_fetched, is_hub_id
 from shared.checkpoint.model_files import ModelFiles, local_checkpoint
 from shared.checkpoint.weights.weight_files import check_weights
 from shared.errors import ConfigError
-from shared.installation import install_command
+from shared.machine.installation import install_command
 
 _AGAIN = "download the checkpoint again"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from shared.errors import JetflockError
-from shared.installation import install_command
+from shared.machine.installation import install_command
 
 _REPORT_S = 120.0
 

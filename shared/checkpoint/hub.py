@@ -13,7 +13,7 @@ from shared.checkpoint.mistral_params import PARAMS_FILE
 from shared.errors import ConfigError
 from shared.gguf.gguf_choice import chosen_model, first_parts, fitting_models
 from shared.gguf.gguf_model import part_names
-from shared.installation import install_command
+from shared.machine.installation import install_command
 
 # What a checkpoint is read from; and the part of it that tells whether it can be served.
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt")

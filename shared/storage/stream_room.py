@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.broker.jetstream import JetStream
 from shared.errors import BrokerError
-from shared.look_pace import LookPace
+from shared.event_wait import LookPace
 from shared.telemetry.log import get_logger
 
 # Shares of a stream's bytes or messages. What lies above the second mark is for claims, releases,

@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 from prometheus_client.metrics import MetricWrapperBase
 
-from shared.installation import own_version
+from shared.machine.installation import own_version
 
 METRICS_PREFIX = "jetflock"
 

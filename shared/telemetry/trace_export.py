@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from shared.errors import ConfigError
-from shared.installation import install_command, own_version
+from shared.machine.installation import install_command, own_version
 from shared.telemetry.tracing import NO_TRACER, Tracer
 
 _EXPORTERS = ("otlp", "console", "none")

@@ -31,7 +31,7 @@ from deploy.local.terminal import Terminal
 from frontend.config import FrontendConfig
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
-from shared.gpu_driver import TorchBuild
+from shared.machine.gpu_driver import TorchBuild
 from shared.protocol.role_cards import GpuCard, WorkerCard, WorkerState
 from shared.storage.byte_budget import ByteBudget
 from worker.config import WorkerConfig

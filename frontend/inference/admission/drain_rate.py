@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shared.cluster import Cluster
 from shared.errors import BrokerError
-from shared.look_pace import LookPace
+from shared.event_wait import LookPace
 from shared.subjects import LANES, Lane
 from shared.telemetry.log import get_logger
 

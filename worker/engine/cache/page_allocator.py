@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shared.errors import ConfigError
-from shared.host_limits import available_memory_bytes
+from shared.machine.host_limits import available_memory_bytes
 from worker.engine_link.engine_config import EngineConfig
 
 MAX_DEFAULT_BYTES = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shared.host_limits import available_memory_bytes
+from shared.machine.host_limits import available_memory_bytes
 from worker.engine.cache.radix_node import NodeQueue, RadixNode
 from worker.engine_link.engine_config import EngineConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from shared.errors import NotCapturable
-from shared.gpu_driver import TorchBuild, visible_driver, why_not_cuda
+from shared.machine.gpu_driver import TorchBuild, visible_driver, why_not_cuda
 from worker.engine.device.gpu_device import Moment, Work
 from worker.engine.device.gpu_memory import is_out_of_memory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shared.host_limits import available_memory_bytes
+from shared.machine.host_limits import available_memory_bytes
 from worker.engine.device.gpu_device import Moment, Work
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 
 from shared.errors import ConfigError
-from shared.host_limits import num_usable_cores
+from shared.machine.host_limits import num_usable_cores
 from shared.protocol.sampling import PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from worker.engine.cache.state_snapshots import StateSnapshots

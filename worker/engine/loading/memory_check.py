@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from shared.errors import ConfigError
-from shared.host_limits import available_memory_bytes
+from shared.machine.host_limits import available_memory_bytes
 from worker.engine.cache.page_allocator import PoolNeeds
 from worker.engine.cache.window_pages import num_running_pages
 from worker.engine.cpu.kv_cache_pool import kv_cache_dtype

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from shared.errors import ConfigError
-from shared.host_limits import available_memory_bytes
+from shared.machine.host_limits import available_memory_bytes
 from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice

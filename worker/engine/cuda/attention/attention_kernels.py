@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from shared.cuda_toolkit import provide_nvcc
+from shared.machine.cuda_toolkit import provide_nvcc
 from worker.engine.cuda.attention.attention_task import KernelName, PartName
 from worker.engine.cuda.attention.gpu_attention import (
     AttentionPart,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from shared.installation import install_command
+from shared.machine.installation import install_command
 from worker.engine.cuda.batch.attention_tiles import least_bytes, shared_bytes
 from worker.engine.device.dtype_name import dtype_name
 from worker.engine.layers.attention_backend import AttentionLayer

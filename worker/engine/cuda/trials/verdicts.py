@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from shared.gpu_driver import visible_driver
+from shared.machine.gpu_driver import visible_driver
 from shared.telemetry.log import get_logger
 from worker.engine.cuda.trials.trial_messages import Answer, Question, Unavailable
 from worker.engine.device.code_digest import code_digest

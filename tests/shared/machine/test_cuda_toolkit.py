@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shared import cuda_toolkit
-from shared.cuda_toolkit import find_nvcc, provide_nvcc
+from shared.machine import cuda_toolkit
+from shared.machine.cuda_toolkit import find_nvcc, provide_nvcc
 
 
 def make_toolkit(root: Path) -> Path:

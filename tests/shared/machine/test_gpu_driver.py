@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.environment import driver_branch
-from shared.gpu_driver import UNKNOWN_DRIVER, TorchBuild, visible_driver, why_not_cuda
+from shared.machine.gpu_driver import UNKNOWN_DRIVER, TorchBuild, visible_driver, why_not_cuda
 
 PROPRIETARY = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 23:54:41 UTC 2025\n"

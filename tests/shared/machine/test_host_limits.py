@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shared.host_limits import available_memory_bytes, num_usable_cores
+from shared.machine.host_limits import available_memory_bytes, num_usable_cores
 
 MEMINFO = "MemTotal: 100 kB\nMemAvailable: 50 kB\n"
 

@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
-_PARENT = Path(__file__).resolve().parents[1]
+_PARENT = Path(__file__).resolve().parents[2]
 
 
 @functools.cache
