@@ -1,23 +1,167 @@
-"""Who in a pool of workers has which prefix."""
+"""Who in a pool of workers has which prefix, and has served which session last."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import itertools
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain, with_image_ids
+from shared.protocol.prefix_chain import BLOCK_TOKENS, HASH_BYTES, PrefixChain, with_image_ids
 from shared.protocol.prefix_namespace import PublicPrefix, prefix_namespace, public_namespace
 from shared.protocol.request import GenerateRequest, ImageSpan
-from worker.affinity.prefix_set import PrefixSet
-from worker.affinity.session_registry import SessionRegistry, Turn, session_hash
 from worker.weights.worker_model import ServedWeights
 
-_MAX_OTHER_BLOCKS = 16_384  # of each other worker
-
-
 MIN_GAIN_BLOCKS = 2  # less is computed as quickly as it is offered
+_MAX_OTHER_BLOCKS = 16_384  # of each other worker
+_MAX_OWN_SESSIONS = 4096
+_MAX_OTHER_SESSIONS = 65_536
+
+
+class Turn(NamedTuple):
+    """Where a session has got to here."""
+
+    last_hash: bytes  # of its chain; b"" when that has no full block
+    num_tokens: int  # in full blocks of the chain
+
+    @classmethod
+    def of(cls, chain: PrefixChain) -> Turn:
+        hashes = chain.hashes
+        return cls(hashes[-1] if hashes else b"", BLOCK_TOKENS * len(hashes))
+
+
+def session_hash(namespace: bytes, owner: str, session: str) -> bytes:
+    """Names a session of those who share keys and values, and of one client: others may use the same
+    words.
+    """
+    digest = hashlib.blake2b(namespace, digest_size=HASH_BYTES, person=b"jetflock-session")
+    digest.update(f"{len(owner)} {owner} {session}".encode())
+    return digest.digest()
+
+
+class SessionRegistry:
+    """Which worker of a pool has served a session last: this one, or another. The least recently
+    used go first.
+    """
+
+    def __init__(self) -> None:
+        self._own: OrderedDict[bytes, Turn] = OrderedDict()
+        self._others: OrderedDict[bytes, str] = OrderedDict()  # session -> worker
+
+    def note(self, session: bytes, turn: Turn) -> bool:
+        """A turn runs here, or has ended here. Whether that is news for the others."""
+        is_new = session not in self._own
+        self._others.pop(session, None)
+        self._own[session] = turn
+        self._own.move_to_end(session)
+        if len(self._own) > _MAX_OWN_SESSIONS:
+            self._own.popitem(last=False)
+        return is_new
+
+    def learn(self, worker: str, sessions: Sequence[bytes]) -> None:
+        """Another worker runs a turn of these."""
+        for session in sessions:
+            self._own.pop(session, None)
+            self._others[session] = worker
+            self._others.move_to_end(session)
+        while len(self._others) > _MAX_OTHER_SESSIONS:
+            self._others.popitem(last=False)
+
+    def own(self, session: bytes) -> Turn | None:
+        return self._own.get(session)
+
+    def other(self, session: bytes) -> str | None:
+        """The worker that has it, if that is another one."""
+        return self._others.get(session)
+
+    def forget(self, session: bytes, worker: str) -> None:
+        """The other worker has lost it."""
+        if self._others.get(session) == worker:
+            del self._others[session]
+
+    def clear_own(self) -> None:
+        """The cache is gone."""
+        self._own.clear()
+
+
+class PrefixSet:
+    """Prefixes that one worker has, as far as somebody knows: at most `max_blocks` chain hashes; the least recently used are forgotten first.
+
+    Those that are kept, `max_kept` and half of all at most, are so when their time is over.
+    """
+
+    def __init__(
+        self, max_blocks: int, max_kept: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.max_blocks = max_blocks
+        self._max_kept = min(max_kept, max_blocks // 2)
+        self._clock = clock
+        self._hashes: OrderedDict[bytes, None] = OrderedDict()  # the latest used last
+        self._kept: OrderedDict[bytes, float] = OrderedDict()  # until when; the latest asked last
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def resize(self, max_blocks: int, max_kept: int = 0) -> None:
+        self.max_blocks = max_blocks
+        self._max_kept = min(max_kept, max_blocks // 2)
+        self._forget_surplus()
+
+    def clear(self) -> None:
+        self._hashes.clear()
+        self._kept.clear()
+
+    def keep(self, hashes: Sequence[bytes], until: float) -> None:
+        """Of a chain that was added: it is forgotten later than by use."""
+        for each in reversed(hashes):
+            if each in self._hashes:
+                self._kept[each] = max(until, self._kept.pop(each, 0.0))
+        while len(self._kept) > self._max_kept:
+            self._kept.popitem(last=False)
+
+    def add(self, hashes: Sequence[bytes]) -> list[bytes]:
+        """Mark a chain as used; returns what was not there and is now."""
+        new = [each for each in hashes if each not in self._hashes]
+        for each in reversed(hashes):  # the root last: what a chain loses first is its end
+            self._hashes[each] = None
+            self._hashes.move_to_end(each)
+        self._forget_surplus()
+        return [each for each in new if each in self._hashes]
+
+    def discard(self, hashes: Sequence[bytes]) -> None:
+        for each in hashes:
+            self._hashes.pop(each, None)
+            self._kept.pop(each, None)
+
+    def num_matching(self, hashes: Sequence[bytes]) -> int:
+        """Blocks of a chain that are here: the longest known prefix, as a rule.
+
+        Looks at few of them. Where the chain's beginning was forgotten it may find less, and it
+        never finds more: the hash of the last block that it counts is here.
+        """
+        low, high = 0, len(hashes)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if hashes[middle - 1] in self._hashes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def recent(self, max_blocks: int) -> list[bytes]:
+        """The latest used first."""
+        return list(itertools.islice(reversed(self._hashes), max_blocks))
+
+    def _forget_surplus(self) -> None:
+        while len(self._hashes) > self.max_blocks:
+            oldest, _ = self._hashes.popitem(last=False)
+            if len(self._kept) < len(self._hashes) and self._kept.get(oldest, 0.0) > self._clock():
+                self._hashes[oldest] = None  # once more round
+            else:
+                self._kept.pop(oldest, None)
 
 
 class Holder(NamedTuple):

@@ -11,8 +11,7 @@ from shared.protocol.request import GenerateRequest, KeepPrefix
 from shared.protocol.token_ids import pack_token_ids
 from tests.worker.checkpoints import make_weights
 from tests.worker.io_stage import make_reply, make_request
-from worker.affinity.pool_prefixes import Holder, PoolPrefixes
-from worker.affinity.prefix_set import PrefixSet
+from worker.affinity.pool_prefixes import Holder, PoolPrefixes, PrefixSet
 
 
 def make_hashes(*names: int) -> list[bytes]:
