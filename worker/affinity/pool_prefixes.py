@@ -34,8 +34,8 @@ class Turn(NamedTuple):
 
 
 def session_hash(namespace: bytes, owner: str, session: str) -> bytes:
-    """Names a session of those who share keys and values, and of one client: others may use the same
-    words.
+    """Names a session among those who share keys and values, and one client's: others may use the
+    same words.
     """
     digest = hashlib.blake2b(namespace, digest_size=HASH_BYTES, person=b"jetflock-session")
     digest.update(f"{len(owner)} {owner} {session}".encode())
@@ -88,7 +88,8 @@ class SessionRegistry:
 
 
 class PrefixSet:
-    """Prefixes that one worker has, as far as somebody knows: at most `max_blocks` chain hashes; the least recently used are forgotten first.
+    """Prefixes that one worker has, as far as somebody knows: at most `max_blocks` chain hashes,
+    of which the least recently used are forgotten first.
 
     Those that are kept, `max_kept` and half of all at most, are so when their time is over.
     """

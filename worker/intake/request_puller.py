@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,7 +29,6 @@ from shared.nats_client.prompt_client import prompt
 from shared.subjects import JOB_CLASSES, LANES, Lane, Subjects
 from shared.telemetry.log import get_logger
 from worker.held.delivery import Delivery
-from worker.intake.lane_turns import LaneTurns
 
 _EXPIRES_S = 10.0
 _HEARTBEAT_S = 2.0
@@ -46,7 +45,39 @@ _WATCHED_SHARE = 16
 _MAX_WATCHED = 8
 _DRAIN_S = 1.0
 
+# Requests that each lane gives while all have some: the lowest is served first, none starves.
+LANE_WEIGHTS = (8, 4, 1)
+
 log = get_logger(__name__)
+
+
+class LaneTurns:
+    """Whose turn it is among the lanes of a class.
+
+    Start-time fair queueing: a lane's turn comes when its start is the earliest.
+    Taking from a lane moves its start by 1 / weight. Who has nothing saves nothing up: a lane that
+    comes back starts where those are that were busy meanwhile.
+    """
+
+    def __init__(self, weights: tuple[int, ...] = LANE_WEIGHTS) -> None:
+        self._weights = weights
+        self._starts = [0.0] * len(weights)
+        self._now = 0.0  # start of the latest request taken
+
+    def took(self, level: int) -> None:
+        """A request has come from this lane."""
+        self._now = max(self._now, self._starts[level])
+        self._starts[level] = self._now + 1 / self._weights[level]
+
+    def share(self, num_requests: int, levels: Collection[int]) -> dict[int, int]:
+        """How many of the next requests are to come from each of these lanes."""
+        starts = {level: max(self._starts[level], self._now) for level in sorted(levels)}
+        counts = dict.fromkeys(starts, 0)
+        for _ in range(num_requests):
+            level = min(starts, key=starts.__getitem__)  # of equal ones the lowest
+            counts[level] += 1
+            starts[level] += 1 / self._weights[level]
+        return {level: count for level, count in counts.items() if count}
 
 
 @dataclass(slots=True)

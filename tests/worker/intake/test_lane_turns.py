@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.subjects import NUM_LANES
-from worker.intake.lane_turns import WEIGHTS, LaneTurns
+from worker.intake.request_puller import LANE_WEIGHTS, LaneTurns
 
 LEVELS = range(NUM_LANES)
 busy_lanes = st.sets(st.sampled_from(LEVELS), min_size=1)
@@ -19,8 +19,8 @@ def next_level(turns: LaneTurns, levels: set[int]) -> int:
 
 
 def test_there_is_a_weight_for_each_lane_and_lower_ones_weigh_more() -> None:
-    assert len(WEIGHTS) == NUM_LANES
-    assert sorted(WEIGHTS, reverse=True) == list(WEIGHTS)
+    assert len(LANE_WEIGHTS) == NUM_LANES
+    assert sorted(LANE_WEIGHTS, reverse=True) == list(LANE_WEIGHTS)
 
 
 @given(st.lists(busy_lanes, max_size=60), busy_lanes)
@@ -30,10 +30,10 @@ def test_busy_lanes_get_their_weights_whatever_was_before(
     turns = LaneTurns()
     for levels in past:
         next_level(turns, levels)
-    total = sum(WEIGHTS[level] for level in busy)
+    total = sum(LANE_WEIGHTS[level] for level in busy)
     taken = [next_level(turns, busy) for _ in range(10 * total)]
     for level in busy:
-        assert abs(taken.count(level) - 10 * WEIGHTS[level]) <= len(busy)
+        assert abs(taken.count(level) - 10 * LANE_WEIGHTS[level]) <= len(busy)
 
 
 @given(st.lists(busy_lanes, max_size=60))
@@ -45,7 +45,7 @@ def test_a_lane_that_stays_busy_is_never_passed_over_for_long(past: list[set[int
         waited = 0
         while next_level(turns, set(LEVELS)) != level:
             waited += 1
-        assert waited <= 2 * sum(WEIGHTS) / WEIGHTS[level]
+        assert waited <= 2 * sum(LANE_WEIGHTS) / LANE_WEIGHTS[level]
 
 
 @given(st.integers(1, 300))

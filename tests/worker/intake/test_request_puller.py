@@ -17,8 +17,7 @@ from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, make_request
 from worker.held.delivery import Acknowledger, Delivery
-from worker.intake.lane_turns import WEIGHTS
-from worker.intake.request_puller import RequestPuller
+from worker.intake.request_puller import LANE_WEIGHTS, RequestPuller
 
 pytestmark = pytest.mark.integration
 
@@ -162,7 +161,7 @@ async def test_busy_lanes_are_served_by_their_weights(stage: Stage) -> None:
             await finish_one(stage, room, puller)
         await eventually(lambda: len(room.seen) == 53)
     levels = [delivery.lane.level for delivery in room.seen[:52]]
-    assert [levels.count(level) for level in range(NUM_LANES)] == [4 * weight for weight in WEIGHTS]
+    assert [levels.count(level) for level in range(NUM_LANES)] == [4 * weight for weight in LANE_WEIGHTS]
     first, *_ = (levels.index(level) for level in range(NUM_LANES))
     assert first == 0
 
