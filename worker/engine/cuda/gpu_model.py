@@ -21,9 +21,8 @@ from worker.engine.cuda.sampling.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler, most_demanding
 from worker.engine.cuda.steps.gpu_runner import GpuRunner
 from worker.engine.cuda.steps.gpu_state import GpuForward, GpuState
-from worker.engine.cuda.steps.graph_sizes import graph_shapes
 from worker.engine.cuda.steps.rank_runner import RankRunner
-from worker.engine.cuda.steps.step_graphs import StepGraphs, rehearse
+from worker.engine.cuda.steps.step_graphs import StepGraphs, graph_shapes, rehearse
 from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.device.gpu_card import gpu_card

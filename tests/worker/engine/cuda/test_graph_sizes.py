@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from worker.engine.cuda.steps.graph_sizes import default_rows, default_tokens
+from worker.engine.cuda.steps.step_graphs import default_rows, default_tokens
 
 MILLION = 1e6
 

@@ -16,8 +16,8 @@ import torch
 from tests.forked_program import call_forked
 from worker.engine.cuda.attention.attention_task import AttentionTask
 from worker.engine.cuda.attention.attention_trial import KernelUnavailable
-from worker.engine.cuda.trials import verdicts as verdicts_module
-from worker.engine.cuda.trials.kernel_trials import KernelTrials
+from worker.engine.cuda.trials import kernel_trials
+from worker.engine.cuda.trials.kernel_trials import KernelTrials, TrialMachine, Verdicts
 from worker.engine.cuda.trials.trial_messages import (
     Answer,
     AttentionPlace,
@@ -29,7 +29,6 @@ from worker.engine.cuda.trials.trial_messages import (
     Unavailable,
 )
 from worker.engine.cuda.trials.trial_process import CannotTry, TrialProcess
-from worker.engine.cuda.trials.verdicts import TrialMachine, Verdicts
 from worker.engine.device.host_device import HostDevice
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.request.step_limits import StepLimits
@@ -147,7 +146,7 @@ def test_a_damaged_verdict_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert kept.find(TILES) is None
     path.write_bytes(whole.replace(b'"num_rows":1', b'"num_rows":2'))
     assert kept.find(TILES) is None, "it is another one's"
-    monkeypatch.setattr(verdicts_module, "MAX_VERDICTS", 3)
+    monkeypatch.setattr(kernel_trials, "MAX_VERDICTS", 3)
     for num_rows in range(1, 9):
         kept.keep(msgspec.structs.replace(TILES, num_rows=num_rows), Found(None))
     assert len(list(tmp_path.iterdir())) <= 4
