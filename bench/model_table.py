@@ -9,9 +9,8 @@ from bench.structures import ROOT
 from shared.checkpoint.hearing_files import SOUND_FAMILIES
 from shared.checkpoint.vision.vision_families import TOWER_FAMILIES, WHOLE_FAMILIES
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
-from worker.engine.models.refused_architectures import REASONS, SEES
 from worker.engine.models.registry import FUSED_ARCHITECTURES
-from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
+from worker.engine.models.transformers_architectures import REASONS, SEES, TESTED_ARCHITECTURES
 
 PAGE = ROOT / "docs/models.md"
 START = "<!-- From here on made by: make house ARGS=--models -->\n"

@@ -7,8 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from worker.engine.models.refused_architectures import REASONS
-from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
+from worker.engine.models.transformers_architectures import REASONS, TESTED_ARCHITECTURES
 
 
 @pytest.fixture(scope="module")

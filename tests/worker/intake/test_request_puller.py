@@ -161,7 +161,9 @@ async def test_busy_lanes_are_served_by_their_weights(stage: Stage) -> None:
             await finish_one(stage, room, puller)
         await eventually(lambda: len(room.seen) == 53)
     levels = [delivery.lane.level for delivery in room.seen[:52]]
-    assert [levels.count(level) for level in range(NUM_LANES)] == [4 * weight for weight in LANE_WEIGHTS]
+    assert [levels.count(level) for level in range(NUM_LANES)] == [
+        4 * weight for weight in LANE_WEIGHTS
+    ]
     first, *_ = (levels.index(level) for level in range(NUM_LANES))
     assert first == 0
 

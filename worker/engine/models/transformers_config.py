@@ -21,8 +21,7 @@ from worker.engine.formats.safetensors_files import SafetensorsFiles
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.expert_kinds import num_expert_values
 from worker.engine.models.model_config import ModelConfig, is_classifier
-from worker.engine.models.refused_architectures import REFUSED
-from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
+from worker.engine.models.transformers_architectures import REFUSED, TESTED_ARCHITECTURES
 from worker.engine.models.transformers_attention import (
     ATTENTION_NAME,
     TrialStep,

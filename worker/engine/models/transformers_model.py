@@ -23,6 +23,8 @@ from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.dummy_weights import fill_parameters
 from worker.engine.models.expert_modules import PlacedExperts
 from worker.engine.models.expert_weights import ExpertProducts
+from worker.engine.models.gguf_experts import find_gguf_experts
+from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.model import ModelInput
 from worker.engine.models.model_config import is_classifier
@@ -41,7 +43,6 @@ from worker.engine.models.transformers_config import (
     make_model,
     trial,
 )
-from worker.engine.models.transformers_gguf import load_from_gguf
 from worker.engine.models.vision.image_norm import ImageNorm
 from worker.engine_link.engine_config import LoadFormat
 
@@ -328,3 +329,32 @@ class _Bar:
         for idx, item in enumerate(self._items, start=1):
             yield item
             self._on_progress(idx / len(self._items))
+
+
+def load_from_gguf(
+    hf_config: Any,
+    model_path: Path,
+    dtype: torch.dtype,
+    on_progress: OnProgress,
+    device: torch.device,
+    experts: ExpertProducts | None = None,
+) -> Any:
+    """Each tensor goes into its place as soon as it is read. Raises ConfigError."""
+    from transformers.initialization import no_init_weights
+
+    with GgufReader(model_path, dtype, on_progress, torch.get_num_threads()) as reader:
+        try:
+            placed = PlacedExperts({})
+            if experts is not None:
+                placed = PlacedExperts.of(hf_config, dtype, find_gguf_experts(reader))
+            with device, no_init_weights():
+                model = make_model(copy.deepcopy(hf_config), dtype)
+            placed.put_into(model)
+            model.tie_weights()
+        except MODEL_ERRORS as exc:
+            raise ConfigError(f"cannot load {model_path}: {exc}") from exc
+        for name, parameter in model.named_parameters():
+            parameter.data.copy_(reader.read(name, *parameter.shape))
+        if experts is not None:
+            placed.read(model, experts)
+    return model

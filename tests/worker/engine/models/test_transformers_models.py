@@ -22,7 +22,7 @@ from tests.worker.engine.tiny_models import (
 from tests.worker.engine_fakes import make_add
 from worker.engine.models import transformers_config
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
-from worker.engine.models.tested_architectures import TESTED_ARCHITECTURES
+from worker.engine.models.transformers_architectures import TESTED_ARCHITECTURES
 from worker.engine.models.transformers_config import TransformersConfig, read_transformers_config
 
 DOCS = Path(__file__).parents[4] / "docs" / "models.md"

@@ -1,4 +1,4 @@
-"""Decoders of transformers that are not served, by name, and why."""
+"""Decoders that transformers computes, by name: which are tested, which are refused, and why."""
 
 from __future__ import annotations
 
@@ -60,3 +60,9 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 REFUSED = {name: reason for reason, names in REASONS.items() for name in names}
+# Computed by transformers; what models/decoder.py computes is in registry.py.
+TESTED_ARCHITECTURES = frozenset(
+    {
+        "PhimoeForCausalLM",
+    }
+)
