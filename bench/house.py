@@ -23,7 +23,8 @@ ROLES = ("jetflock", "deploy", "frontend", "worker", "detok", "shared")
 SPINE = ("Worker", "Engine", "DecoderModel", "Detokenizer", "Inference")
 SMALL_LINES = 60
 LONE_LINES = 120
-# Each names the implementations of a seam, and is part of that seam itself.
+# Each names the implementations of a seam in its functions, and is part of that seam itself. Others
+# name them in a collection, which is found.
 REGISTRIES = frozenset(
     {
         "frontend.assembly.route_tables",
@@ -31,15 +32,10 @@ REGISTRIES = frozenset(
         "frontend.parsers.tool_parsers",
         "frontend.surfaces.event_feed",
         "jetflock.chat.__main__",
-        "shared.checkpoint.formats.quantization_files",
-        "shared.checkpoint.vision.vision_families",
-        "shared.gguf.checkpoint_folder",
         "worker.engine.cuda.attention.attention_choice",
         "worker.engine.cuda.attention.attention_kernels",
         "worker.engine.formats.weight_loading",
         "worker.engine.models.recurrent.recurrent_mixer",
-        "worker.engine.models.registry",
-        "worker.engine.models.vision.tower",
         "worker.engine.sampling.row_params",
         "worker.engine.speculation.drafters",
     }
@@ -76,6 +72,23 @@ class Source:
             isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
             for node in self.tree.body
         )
+
+    def registered(self) -> set[str]:
+        """The modules of the classes and functions that its collections hold, at its top level."""
+        held: list[ast.expr | None] = []
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                if isinstance(node.value, ast.Dict):
+                    held += node.value.values
+                elif isinstance(node.value, ast.Tuple | ast.List):
+                    held += node.value.elts
+        names = {each.id for each in held if isinstance(each, ast.Name) and not each.id.isupper()}
+        return {
+            node.module
+            for node in self.tree.body
+            if isinstance(node, ast.ImportFrom) and node.module
+            if names.intersection(alias.asname or alias.name for alias in node.names)
+        }
 
     @property
     def num_import_lines(self) -> int:
@@ -145,6 +158,7 @@ def lone_files(files: Mapping[str, Source], graph: Graph) -> Mapping[str, list[s
         and files[name].num_lines < LONE_LINES
         and not files[name].is_program
         and not REGISTRIES.intersection([name, *found])
+        and not any(name in files[importer].registered() for importer in found)
         and not (not found and (name.startswith(COMMANDS) or name in hooks))
     }
 
