@@ -57,7 +57,7 @@ class ModelDrafter:
         pages: Pages,
         grammars: GrammarBackend | None,
         length: DraftLength,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.thread_time,  # what others do is no cost of guesses
     ) -> None:
         self._model = model
         self._pages = pages
@@ -67,6 +67,7 @@ class ModelDrafter:
         self._length = length
         self._chains: dict[int, _Chain] = {}  # by run_id
         self._planned: dict[Req, int] = {}  # guesses of the step that is being planned
+        self._step_begun_s = 0.0  # by the clock, guesses not counted
 
     def step_budget(self, num_rows: int, num_tokens_left: int) -> int:
         return max(0, min(MAX_STEP_ROWS - num_rows, num_tokens_left))
@@ -80,7 +81,7 @@ class ModelDrafter:
             self._length.length, max_tokens, self._model.max_context_len - req.num_tokens
         )
         is_unknown = req.num_awaited or req.num_tokens <= self._model.num_ahead
-        if num_tokens < 1 or is_unknown or (self._length.is_probe and self._planned):
+        if num_tokens < 1 or is_unknown or (self._length.is_trial and self._planned):
             return 0
         self._planned[req] = num_tokens
         return num_tokens
@@ -103,9 +104,11 @@ class ModelDrafter:
                     [self._behind_guess(req, guesses[req]) for req in reqs],
                     self._pages.req_to_token,
                 )
+        elapsed_s = self._clock() - begin_s
+        self._step_begun_s += elapsed_s
         num_usual = MAX_USUAL_ROWS + self._model.num_ahead * length  # guesses are read again
-        if length and num_new <= num_usual * len(guesses):
-            self._length.on_guesses(length, self._clock() - begin_s)
+        is_usual = length > 0 and num_new <= num_usual * len(guesses)
+        self._length.on_guesses(len(guesses), max(1, length), elapsed_s, is_usual=is_usual)
         for guessed in guesses.values():
             if not guessed:  # there was nothing to choose: it has cost as much as a wrong one
                 self._length.on_result(1, 0)
@@ -124,8 +127,10 @@ class ModelDrafter:
         if chain is not None and not self._model.num_ahead:
             chain.num_filled += min(num_accepted, num_drafted - 1)
 
-    def on_step(self, size: StepSize, elapsed_s: float) -> None:
+    def on_step(self, size: StepSize) -> None:
+        begun_s, self._step_begun_s = self._step_begun_s, self._clock()
         if size.num_prefilled == 0:
+            elapsed_s = self._step_begun_s - begun_s
             self._length.on_step(size.num_decoding, size.num_tokens, elapsed_s)
 
     def forget(self, req: Req) -> None:

@@ -27,7 +27,6 @@ class _StepInFlight(NamedTuple):
     batch: ScheduleBatch
     handle: StepHandle
     planned_at_s: float  # when its plan, and guesses for it, were begun
-    launched_at_s: float
 
 
 class StepPipeline:
@@ -63,10 +62,9 @@ class StepPipeline:
         planned_at_s = time.monotonic()
         batch = self._scheduler.next_batch(token_budget, prefill_budget)
         if batch is not None:
-            launched_at_s = time.monotonic()
-            self._note_begun(launched_at_s)
+            self._note_begun(time.monotonic())
             handle = self._runner.launch(batch)
-            self._in_flight.append(_StepInFlight(batch, handle, planned_at_s, launched_at_s))
+            self._in_flight.append(_StepInFlight(batch, handle, planned_at_s))
             self._owes_choice = batch.chooses_late
             if len(self._in_flight) <= self._depth:
                 return None
@@ -76,12 +74,11 @@ class StepPipeline:
         """Waits for the oldest step in flight, if there is one."""
         if not self._in_flight:
             return None
-        batch, handle, planned_at_s, launched_at_s = self._in_flight.popleft()
+        batch, handle, planned_at_s = self._in_flight.popleft()
         result = handle.collect()
-        begun_at_s, free_at_s = max(planned_at_s, self._done_at_s), self._done_at_s
+        begun_at_s = max(planned_at_s, self._done_at_s)
         self._done_at_s = time.monotonic()
         outputs = self._scheduler.process(batch, result)
-        self._scheduler.note_time(batch.size, self._done_at_s - max(launched_at_s, free_at_s))
         if self._owes_choice:
             self._in_flight[-1].handle.choose()
             self._owes_choice = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shared.protocol.finish import Finish, FinishReason
 from worker.engine.request.req import Req, ReqStatus
-from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq, StepSize
+from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
 from worker.engine.request.step_result import StepResult
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.schedule.live_reqs import LiveReqs
@@ -153,12 +153,9 @@ class Scheduler:
         self._ledger.free_spares()
         outputs = self._results.take(batch, result)
         self._reserve_ratio.on_step()
-        return outputs
-
-    def note_time(self, size: StepSize, elapsed_s: float) -> None:
-        """How long the step that was booked last took, from its launch on."""
         if self._drafter is not None:
-            self._drafter.on_step(size, elapsed_s)
+            self._drafter.on_step(batch.size)
+        return outputs
 
     def take_ended(self) -> list[RunOutput]:
         """Requests that ended without a step since the last call."""

@@ -4,75 +4,77 @@ from __future__ import annotations
 
 FIRST_SHARE = 0.6  # of guesses that count as right before any was made
 FIRST_LEN = 2
-PROBE_STEPS = 2  # with guesses, after a wait
-MIN_WAIT = 256  # steps
-MAX_WAIT = 2048
+MIN_TRIED, MAX_TRIED = 4, 8  # steps with guesses of a trial
+MAX_TRIAL_COST = 0.01  # of the time: what trials may take that show nothing
+MIN_WAIT = 256  # steps between two of them
 
 _WEIGHT = 1 / 16  # of the newest value, in a moving average
 _GUESS_WEIGHT = 1 / 32  # the same of a guess
-_NUM_PRIOR = 4  # guesses that the first opinion counts as, and the old one after a wait
+_NUM_PRIOR = 2  # guesses that the first opinion counts as, and the old one after a wait
 _OUTLIER = 4.0  # a time counts as at most so many times what was expected
 
 
-class StepLine:
-    """What a step of the model takes by its rows: a line through the times of late.
+class CostLine:
+    """What something takes by its size: a line through the times of late.
 
-    With one number of rows seen, more of them seem free: then some are tried.
+    The first time is left out: much is made then that others find. With one size seen, more of it
+    seems free: then some is tried.
     """
 
     def __init__(self) -> None:
-        self._rows = self._rows_squared = self._seconds = self._product = 0.0  # moving averages
-        self.is_known = False
+        self._size = self._size_squared = self._seconds = self._product = 0.0  # moving averages
+        self._num_seen = 0
 
-    def seconds(self, num_rows: float) -> float:
-        variance = self._rows_squared - self._rows**2
-        covariance = self._product - self._rows * self._seconds
+    def seconds(self, size: float) -> float:
+        variance = self._size_squared - self._size**2
+        covariance = self._product - self._size * self._seconds
         slope = max(0.0, covariance / variance) if variance > 1e-6 else 0.0
-        return max(self._seconds + slope * (num_rows - self._rows), 0.1 * self._seconds)
+        return max(self._seconds + slope * (size - self._size), 0.1 * self._seconds)
 
-    def add(self, num_rows: int, elapsed_s: float) -> None:
-        if self.is_known:
-            elapsed_s = min(elapsed_s, _OUTLIER * self.seconds(num_rows))
-        weight = _WEIGHT if self.is_known else 1.0
-        self.is_known = True
-        self._rows += weight * (num_rows - self._rows)
-        self._rows_squared += weight * (num_rows**2 - self._rows_squared)
+    def add(self, size: int, elapsed_s: float) -> None:
+        self._num_seen += 1
+        if self._num_seen > 2:
+            elapsed_s = min(elapsed_s, _OUTLIER * self.seconds(size))
+        weight = max(_WEIGHT, 1 / max(1, self._num_seen - 1))
+        self._size += weight * (size - self._size)
+        self._size_squared += weight * (size**2 - self._size_squared)
         self._seconds += weight * (elapsed_s - self._seconds)
-        self._product += weight * (num_rows * elapsed_s - self._product)
+        self._product += weight * (size * elapsed_s - self._product)
 
 
 class DraftLength:
-    """The length with which a step gives the most tokens a second. When that is none, a few steps
-    try again after a wait, which doubles each time: a model that guesses badly costs next to
-    nothing.
+    """The length with which a step gives the most tokens a second.
+
+    Whether any does is first tried with one request. When none does, it is tried again after a
+    wait, which is as long as makes such trials cheap: a model that guesses badly costs next to
+    nothing, however many requests there are.
     """
 
     def __init__(self, max_len: int) -> None:
         self._max_len = max_len
         self._share = FIRST_SHARE  # of right ones among guesses behind which none was wrong
         self._num_seen = 0  # guesses, since the last wait
-        self._steps = StepLine()
-        self._link_s = 0.0  # of one guess of all requests
-        self._wait = MIN_WAIT
-        self._num_waits_left = 0
-        self._num_probes_left = 0
+        self._steps, self._links = CostLine(), CostLine()  # by rows; by requests that guess
+        self._num_tried = 0
+        self._trial_s = 0.0  # what the last trial has cost
+        self._num_waited, self._waited_s = 0, 0.0  # steps without guesses
+        self.is_trial = True  # one request is enough to see whether guesses are any good
         self.length = min(max_len, FIRST_LEN)  # of the next step; 0: it has none
 
-    @property
-    def is_probe(self) -> bool:
-        """One request is enough to see whether guesses are any good."""
-        return self._num_probes_left > 0
-
-    def on_guesses(self, length: int, elapsed_s: float) -> None:
-        """Of a step's requests, `length` each."""
-        link_s = elapsed_s / length
-        if self._link_s:
-            link_s = min(link_s, _OUTLIER * self._link_s)
-            link_s = self._link_s + _WEIGHT * (link_s - self._link_s)
-        self._link_s = link_s
+    def on_guesses(
+        self, num_reqs: int, length: int, elapsed_s: float, *, is_usual: bool = True
+    ) -> None:
+        """So many requests had up to `length` each; it was not as usual where the small model has
+        read more than what was new.
+        """
+        if is_usual:
+            self._links.add(num_reqs, elapsed_s / length)
+        if self.is_trial:
+            self._trial_s += elapsed_s
 
     def on_result(self, num_drafted: int, num_accepted: int) -> None:
         """Of one request's step."""
+        self._num_tried += 1
         for idx in range(min(num_accepted + 1, num_drafted)):
             self._num_seen += 1
             weight = max(_GUESS_WEIGHT, 1 / (_NUM_PRIOR + self._num_seen))
@@ -81,29 +83,33 @@ class DraftLength:
     def on_step(self, num_reqs: int, num_rows: int, elapsed_s: float) -> None:
         """A step without prompts is done, in which so many requests had so many rows."""
         self._steps.add(num_rows, elapsed_s)
-        if self._num_waits_left:
-            self._num_waits_left -= 1
-            if self._num_waits_left == 0:
-                self._num_probes_left = PROBE_STEPS
-                self._num_seen = 0
-                self.length = min(self._max_len, FIRST_LEN)
+        if not self.length:
+            self._wait(elapsed_s)
             return
-        if self._num_probes_left > 1:
-            self._num_probes_left -= 1
-            return
-        self._num_probes_left = 0
-        self.length = self._best(num_reqs)
-        if self.length:
-            self._wait = MIN_WAIT
-        else:
-            self._num_waits_left = self._wait
-            self._wait = min(MAX_WAIT, 2 * self._wait)
+        if self.is_trial:
+            self._trial_s += max(0.0, elapsed_s - self._steps.seconds(num_reqs))
+            if self._num_tried < MIN_TRIED:
+                return
+        best = self._best(num_reqs)
+        if not best:
+            self.length, self.is_trial = 0, False
+            self._num_waited, self._waited_s = 0, 0.0
+        elif not self.is_trial or self._num_tried >= MAX_TRIED:
+            self.length, self.is_trial = best, False
+
+    def _wait(self, elapsed_s: float) -> None:
+        self._num_waited += 1
+        self._waited_s += elapsed_s
+        if self._num_waited >= MIN_WAIT and self._waited_s * MAX_TRIAL_COST >= self._trial_s:
+            self._num_seen = self._num_tried = 0
+            self._trial_s = 0.0
+            self.length, self.is_trial = min(self._max_len, FIRST_LEN), True
 
     def _best(self, num_reqs: int) -> int:
         speeds = [1 / self._steps.seconds(num_reqs)]
-        num_tokens = 1.0
+        num_tokens, link_s = 1.0, self._links.seconds(num_reqs)
         for length in range(1, self._max_len + 1):
             num_tokens += self._share**length
-            step_s = self._steps.seconds(num_reqs * (1 + length)) + length * self._link_s
+            step_s = self._steps.seconds(num_reqs * (1 + length)) + length * link_s
             speeds.append(num_tokens / step_s)
         return speeds.index(max(speeds))

@@ -51,8 +51,8 @@ class Drafter(Protocol):
         """How many of a step's drafts were right."""
         ...
 
-    def on_step(self, size: StepSize, elapsed_s: float) -> None:
-        """A step is done, which took so long without guessing."""
+    def on_step(self, size: StepSize) -> None:
+        """A step is done."""
         ...
 
     def forget(self, req: Req) -> None:

@@ -71,9 +71,9 @@ class GrammarDrafter:
         elif self._others is not None:
             self._others.on_result(req, num_drafted, num_accepted)
 
-    def on_step(self, size: StepSize, elapsed_s: float) -> None:
+    def on_step(self, size: StepSize) -> None:
         if self._others is not None:
-            self._others.on_step(size, elapsed_s)
+            self._others.on_step(size)
 
     def forget(self, req: Req) -> None:
         self._paces.pop(req.run_id, None)

@@ -78,7 +78,7 @@ class RepetitionDrafter:
         if req.run_id in self._drafts:
             self._drafts[req.run_id].pace.on_result(num_drafted, num_accepted)
 
-    def on_step(self, size: StepSize, elapsed_s: float) -> None:
+    def on_step(self, size: StepSize) -> None:
         """Guesses cost next to nothing."""
 
     def forget(self, req: Req) -> None:
