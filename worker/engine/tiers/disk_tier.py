@@ -162,6 +162,12 @@ class DiskTier:
         self.write_s: float | None = None
         try:
             make_private(folder)
+            disk_bytes = shutil.disk_usage(folder).total
+            if disk_bytes < FREE_BYTES + num_page_bytes:
+                raise ConfigError(
+                    f"kv_disk_dir={folder} is on a disk of {disk_bytes} bytes, of which "
+                    f"{FREE_BYTES} are left to others: no page would be written"
+                )
             self._room = SharedRoom(folder, max_bytes)
             self.place = f"{self._room.name}-{self._mark}"
             self._index = self._scan()
@@ -288,8 +294,9 @@ class DiskTier:
             return "unwritable"
         parts = page_parts(PageHead(self._identity, chain), content)
         num_bytes = sum(part.nbytes for part in parts)
-        if shutil.disk_usage(self._folder).free < num_bytes + FREE_BYTES:
-            return "disk_full"
+        free_bytes = shutil.disk_usage(self._folder).free
+        if free_bytes < num_bytes + FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"of {free_bytes} free bytes {FREE_BYTES} are others'")
         if not self._room.reserve(num_bytes):
             return "no_room"
         made = self._folder / f"{uuid.uuid4().hex}{_NEW_SUFFIX}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from shared.errors import ConfigError
 from worker.engine.tiers import disk_tier
@@ -241,9 +243,15 @@ def test_a_write_that_fails_leaves_nothing_and_pauses(
 
 
 def test_the_disk_is_not_filled_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_tier, "FREE_BYTES", 1 << 60)
-    tier = write(tmp_path, 1)
+    disk = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(disk_tier, "FREE_BYTES", (disk.free + disk.total) // 2)
+    with capture_logs() as logs:
+        tier = write(tmp_path, 1)
     assert tier.counts.lost == {"disk_full": 1}
+    assert [each["event"] for each in logs] == ["kv_page_not_written"]
+    monkeypatch.setattr(disk_tier, "FREE_BYTES", disk.total)
+    with pytest.raises(ConfigError, match=f"is on a disk of {disk.total} bytes, of which"):
+        write(tmp_path, 1)
 
 
 def test_a_flush_removes_what_waits_to_be_written_too(tmp_path: Path) -> None:
