@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import platform
@@ -28,6 +29,7 @@ from shared.machine.cuda_toolkit import find_nvcc, pip_nvcc
 from shared.machine.gpu_driver import TorchBuild, why_not_cuda
 from shared.machine.installation import install_command
 from shared.storage.byte_budget import ByteBudget, in_units
+from worker.engine_link.engine_config import KV_DISK_FREE_BYTES
 
 _PACKAGES = {  # extra -> what it brings
     "frontend": ("starlette", "uvicorn", "tokenizers", "llguidance", "jinja2"),
@@ -181,8 +183,14 @@ def kv_disk_finding(folder: Path) -> Finding:
     status = place.stat()
     if place == folder and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
         return fail("kv disk", f"{folder} is not this user's alone (mode 700)", remedy)
-    num_bytes = sum(each.stat().st_size for each in folder.glob("*.page"))
-    text = f"{in_units(num_bytes)} in {folder}, {in_units(shutil.disk_usage(place).free)} free"
+    num_bytes = 0
+    for page in folder.glob("*.page"):
+        with contextlib.suppress(FileNotFoundError):  # a worker makes room
+            num_bytes += page.stat().st_size
+    free = shutil.disk_usage(place).free
+    text = f"{in_units(num_bytes)} in {folder}, {in_units(free)} free"
+    if free < KV_DISK_FREE_BYTES:
+        return warn("kv disk", f"{text}: nothing is written below 1 GiB", "free some")
     return ok("kv disk", text)
 
 

@@ -14,8 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from jetflock.doctor import machine_checks
 from jetflock.doctor.finding import Finding, Verdict
-from jetflock.doctor.machine_checks import disk_findings, gpu_findings, machine_findings
+from jetflock.doctor.machine_checks import (
+    disk_findings,
+    gpu_findings,
+    kv_disk_finding,
+    machine_findings,
+)
 from jetflock.doctor.model_checks import model_findings
 from jetflock.doctor.nats_checks import nats_findings
 from shared.cluster import open_cluster
@@ -211,6 +217,22 @@ def test_a_disk_without_room_is_told(tmp_path: Path) -> None:
     findings = list(disk_findings(folder, ClusterConfig(log_max_bytes=1 << 60)))
     assert [finding.verdict for finding in findings] == [Verdict.WARN, Verdict.OK]
     assert not folder.exists()
+
+
+def test_a_folder_for_keys_and_values_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kv"
+    assert kv_disk_finding(folder).verdict is Verdict.OK
+    folder.mkdir(mode=0o750)
+    assert "is not this user's alone" in kv_disk_finding(folder).text
+    folder.chmod(0o700)
+    (folder / "a.page").write_bytes(bytes(3 << 20))
+    (folder / "b.page").symlink_to("gone")  # as one that a worker removes meanwhile
+    found = kv_disk_finding(folder)
+    assert (found.verdict, f"3 MiB in {folder}" in found.text) == (Verdict.OK, True)
+    monkeypatch.setattr(machine_checks, "KV_DISK_FREE_BYTES", 1 << 60)
+    assert kv_disk_finding(folder).verdict is Verdict.WARN
 
 
 @pytest.mark.e2e

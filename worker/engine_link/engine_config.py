@@ -23,6 +23,7 @@ PrefillKernelName = Literal["triton", "fa2", "fa3"]
 LinearsName = Literal["auto", "library"]
 KernelSetName = Literal["amx-bf16", "avx512-bf16", "avx512", "avx2", "amx-bf16-emulated"]
 CpuKernelsName = Literal["auto", "native", "torch", KernelSetName]
+KV_DISK_FREE_BYTES = 1 << 30  # left on the disk of `kv_disk_dir`, which others fill as well
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,10 +27,10 @@ from worker.engine.tiers.page_file import (
     page_parts,
     read_page,
 )
+from worker.engine_link.engine_config import KV_DISK_FREE_BYTES
 
 STAGED_BYTES = 64 << 20  # of pages that wait to be written, and as many of those that were read
 MIN_STAGED = 4  # pages, however large
-FREE_BYTES = 1 << 30  # left on the disk, which others fill as well
 KEPT_SHARE = 0.95  # of the bytes that may be used, when the oldest pages have made room
 RESCAN_S = 10.0  # other workers write and remove pages as well
 RETRY_S = 10.0  # after a write that failed
@@ -163,10 +163,10 @@ class DiskTier:
         try:
             make_private(folder)
             disk_bytes = shutil.disk_usage(folder).total
-            if disk_bytes < FREE_BYTES + num_page_bytes:
+            if disk_bytes < KV_DISK_FREE_BYTES + num_page_bytes:
                 raise ConfigError(
                     f"kv_disk_dir={folder} is on a disk of {disk_bytes} bytes, of which "
-                    f"{FREE_BYTES} are left to others: no page would be written"
+                    f"{KV_DISK_FREE_BYTES} are left to others: no page would be written"
                 )
             self._room = SharedRoom(folder, max_bytes)
             self.place = f"{self._room.name}-{self._mark}"
@@ -295,8 +295,10 @@ class DiskTier:
         parts = page_parts(PageHead(self._identity, chain), content)
         num_bytes = sum(part.nbytes for part in parts)
         free_bytes = shutil.disk_usage(self._folder).free
-        if free_bytes < num_bytes + FREE_BYTES:
-            raise OSError(errno.ENOSPC, f"of {free_bytes} free bytes {FREE_BYTES} are others'")
+        if free_bytes < num_bytes + KV_DISK_FREE_BYTES:
+            raise OSError(
+                errno.ENOSPC, f"of {free_bytes} free bytes {KV_DISK_FREE_BYTES} are others'"
+            )
         if not self._room.reserve(num_bytes):
             return "no_room"
         made = self._folder / f"{uuid.uuid4().hex}{_NEW_SUFFIX}"

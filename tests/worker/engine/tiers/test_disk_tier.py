@@ -244,12 +244,12 @@ def test_a_write_that_fails_leaves_nothing_and_pauses(
 
 def test_the_disk_is_not_filled_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(disk_tier, "FREE_BYTES", (disk.free + disk.total) // 2)
+    monkeypatch.setattr(disk_tier, "KV_DISK_FREE_BYTES", (disk.free + disk.total) // 2)
     with capture_logs() as logs:
         tier = write(tmp_path, 1)
     assert tier.counts.lost == {"disk_full": 1}
     assert [each["event"] for each in logs] == ["kv_page_not_written"]
-    monkeypatch.setattr(disk_tier, "FREE_BYTES", disk.total)
+    monkeypatch.setattr(disk_tier, "KV_DISK_FREE_BYTES", disk.total)
     with pytest.raises(ConfigError, match=f"is on a disk of {disk.total} bytes, of which"):
         write(tmp_path, 1)
 
