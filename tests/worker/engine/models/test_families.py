@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from shared.checkpoint.recurrent_text import keeps_states
 from shared.errors import ConfigError
@@ -81,6 +82,24 @@ def test_bfloat16_is_no_farther_from_float32_than_that_of_transformers(path: Pat
     error, their_error = ((each - exact).norm() / exact.norm() for each in (ours, theirs))
     assert error < BFLOAT16_FACTOR * their_error
     assert error < BFLOAT16_ERROR
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("ernie4_5_moe", "model.mtp_block.0."),
+        ("exaone_moe", "mtp.layers.0."),
+        ("mimo_v2_flash", "model.mtp.layers.0."),
+        ("nemotron_h", "mtp.layers.0."),
+    ],
+)
+def test_layers_that_guess_are_not_read(name: str, layer: str, tmp_path: Path) -> None:
+    """As published checkpoints have them, where nobody uses them."""
+    model_type, overrides = FAMILIES[name]
+    file = save_tiny_model(tmp_path, model_type, **overrides) / "model.safetensors"
+    weights = load_file(file)
+    save_file(weights | {f"{layer}norm.weight": torch.ones(9)}, file, {"format": "pt"})
+    assert len(Rig(tmp_path).run(make_add(1, [5, 6], max_tokens=2, ignore_eos=True))[1]) == 2
 
 
 def test_minimax_may_be_told_in_its_makers_words(tmp_path: Path) -> None:

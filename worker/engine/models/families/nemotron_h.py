@@ -53,6 +53,7 @@ def nemotron_h_config(
         layer_ropes=(None,) * len(kinds),
         has_mlp=tuple(kind in ("mlp", "moe") for kind in kinds),
         stored_names=STORED_NAMES,
+        unread_prefixes=("mtp.",),
     )
     mamba = _mamba(config, model.hidden_size, eps)
     model = with_recurrent_layers(
