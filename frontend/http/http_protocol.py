@@ -153,8 +153,11 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._is_refused = True
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()
-            return
+            if self.cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+            self.cycle.disconnected = True  # what reads its body ends, and is not answered
+            self.cycle.message_event.set()
         body = error_body(error)
         head = (
             f"HTTP/1.1 {error.status_code} {_REASONS[error.status_code]}\r\n"

@@ -116,10 +116,16 @@ async def test_heads_are_bounded(stack: Stack) -> None:
 @pytest.mark.integration
 async def test_what_is_not_http_is_told_so(stack: Stack) -> None:
     running = await stack.start_frontend()
-    connection = await Connection.open(running)
-    connection.writer.write(b"\x16\x03\x01 hello\r\n\r\n")
-    status, body = await connection.answer()
-    assert (status, code_of(body)) == (400, "invalid_http")
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    for raw in (
+        b"\x16\x03\x01 hello\r\n\r\n",
+        head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nno length\r\n",
+        head + b"Transfer-Encoding: unheard-of\r\n\r\n{}",
+    ):
+        connection = await Connection.open(running)
+        connection.writer.write(raw)
+        status, body = await connection.answer()
+        assert (status, code_of(body)) == (400, "invalid_http")
 
 
 @pytest.mark.integration
