@@ -51,7 +51,9 @@ class ModelList {
     this.problem = 'No model is being served yet.';
     try {
       const { data } = await this.api.json('v1/models');
-      this.models = data.filter(({ tasks, status }) => tasks.includes('generate') && !UNSERVED.includes(status));
+      const served = data.filter(({ status }) => !UNSERVED.includes(status));
+      this.models = served.filter(({ tasks }) => tasks.includes('generate'));
+      if (served.length) this.problem = `No model here writes text: ${served.map(({ id, tasks }) => `${id} can ${tasks.join(', ')}`).join('; ')}.`;
     } catch (error) {
       this.models = [];
       this.problem = error instanceof ApiError ? error.message : `${SERVER_AWAY} ${START_IT}`;

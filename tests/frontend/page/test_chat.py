@@ -335,6 +335,15 @@ def test_it_says_what_was_accepted_and_what_a_request_waits_for(page: Page) -> N
     expect(waiting).to_have_count(0)
 
 
+def test_a_service_without_a_model_that_writes_says_so(page: Page) -> None:
+    models = [{"id": "ears", "parent": None, "status": "ready", "tasks": ["transcribe"]}]
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": models}))
+    page.reload()
+    ask(page, STORY)
+    told = "No model here writes text: ears can transcribe."
+    expect(page.get_by_text(told)).to_be_visible()
+
+
 def test_conversations_are_found_renamed_pinned_and_taken_along(page: Page, tmp_path: Path) -> None:
     page.fill("#chat-max_tokens", "3")
     for text in ("Name three colours.", STORY):
