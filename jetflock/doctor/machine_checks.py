@@ -9,6 +9,7 @@ import platform
 import resource
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from deploy.local.http_probe import http_url
 from deploy.local.nats_binary import find_nats_server
 from deploy.local.ports import check_port
 from jetflock.doctor.finding import Finding, fail, ok, warn
-from jetflock.doctor.system import read_text, run_lines
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from shared.machine.cuda_toolkit import find_nvcc, pip_nvcc
@@ -53,6 +53,7 @@ _SLOW_S = 0.02
 _LEAST_CAPABILITY = 8.0  # bfloat16
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _GPU_FACTS = "index,name,driver_version,compute_cap,memory.free,memory.total"
+_SYSTEM_S = 10.0
 
 
 def machine_findings(host: str, port: int) -> Iterator[Finding]:
@@ -305,3 +306,22 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return 0.0
+
+
+def run_lines(argv: list[str]) -> list[str]:
+    """The lines of its output; none when it does not run."""
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed words
+            argv, capture_output=True, text=True, check=True, timeout=_SYSTEM_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.strip().splitlines()
+
+
+def read_text(path: Path) -> str:
+    """Empty when it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.autoscale.autoscaler import Autoscaler, Decision, ScalePolicy, needed_workers
-from deploy.autoscale.load_estimator import Load, LoadEstimator
+from deploy.autoscale.autoscaler import (
+    Autoscaler,
+    Decision,
+    Load,
+    LoadEstimator,
+    ScalePolicy,
+    needed_workers,
+)
 from deploy.autoscale.pool_snapshot import PoolSnapshot
 
 POLICY = ScalePolicy(min_workers=0, max_workers=8)
