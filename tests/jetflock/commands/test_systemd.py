@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from jetflock.commands import systemd
-from jetflock.commands.service_unit import ServiceUnit
-from jetflock.commands.systemd import PROGRAM, Manager
+from jetflock.commands.systemd import PROGRAM, Manager, ServiceUnit
 from shared.errors import ConfigError
 from tests.deploy.local_stack import REPOSITORY
 
