@@ -16,8 +16,7 @@ from frontend.assembly.route_tables import route_tables
 from frontend.assembly.stored_parts import StoredParts
 from frontend.assembly.stream_parts import StreamParts
 from frontend.inference.inference import Inference
-from frontend.nats.conversation_endpoints import ConversationEndpoints
-from frontend.nats.endpoints import Handler, NatsEndpoints
+from frontend.nats.endpoints import ConversationEndpoints, Handler, NatsEndpoints
 from frontend.routes.browser_guard import BrowserGuard
 from frontend.routes.cors import Cors
 from frontend.routes.load_routes import LoadRoutes
