@@ -24,7 +24,7 @@ from frontend.jobs.client_request_id import PATTERN as CLIENT_ID_PATTERN
 from frontend.jobs.dry_fields import MAX_BREAKER_CHARS, MAX_BREAKERS
 from frontend.jobs.idempotency_key import FIELD as IDEMPOTENCY_KEY
 from frontend.jobs.idempotency_key import MAX_KEY_CHARS
-from frontend.openapi.request_shapes import (
+from frontend.openapi.document_parts import (
     SOME_TEXT,
     STOP_STRING,
     list_of,

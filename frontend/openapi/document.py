@@ -8,7 +8,7 @@ from frontend.fields.field_ranges import RANGES
 from frontend.inference.resuming.kept_streams import LIMIT, SINCE
 from frontend.openapi.answers import answer_schemas, schema_ref
 from frontend.openapi.bodies import body_schemas
-from frontend.openapi.operations import ERRORS, content_of, operation_of, start_of
+from frontend.openapi.document_parts import ERRORS, content_of, operation_of, start_of
 from frontend.routes.api_route import (
     AUDIO_PATHS,
     CHAT_BATCH_PATH,

@@ -1,9 +1,10 @@
-"""What the operations of the OpenAPI document have in common."""
+"""What operations of the OpenAPI document have in common, and pieces of its request bodies."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from frontend.fields.sampling_fields import MAX_STOP_CHARS
 from frontend.openapi.answers import event_schema, schema_ref
 from shared.subjects import JOB_CLASSES
 
@@ -31,6 +32,10 @@ ERRORS = {
     500: "the engine failed the request, or it is poison",
     503: "NATS does not answer, the frontend is shutting down, or nobody serves the model",
 }
+Schema = dict[str, Any]
+
+SOME_TEXT: Schema = {"type": "string", "minLength": 1}
+STOP_STRING: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 
 
 def start_of(operation_id: str, body: str, answer: str) -> dict[str, Any]:
@@ -80,3 +85,23 @@ def _error(text: str) -> dict[str, Any]:
         "description": text,
         "content": {"application/json": {"schema": schema_ref("ErrorAnswer")}},
     }
+
+
+def optional(*options: Schema) -> Schema:
+    """One of these, or null."""
+    return {"anyOf": [*options, {"type": "null"}]}
+
+
+def list_of(item: Schema, **bounds: int) -> Schema:
+    """Of so many as `bounds` say."""
+    return {"type": "array", "items": item, **bounds}
+
+
+def object_with(required: Schema, more: Schema | None = None) -> Schema:
+    """With these fields, and more that may be missing."""
+    return {"type": "object", "properties": required | (more or {}), "required": list(required)}
+
+
+def named(schema: str) -> Schema:
+    """One of the document's components."""
+    return {"$ref": f"#/components/schemas/{schema}"}
