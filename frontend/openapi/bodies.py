@@ -24,11 +24,11 @@ from frontend.jobs.client_request_id import PATTERN as CLIENT_ID_PATTERN
 from frontend.jobs.dry_fields import MAX_BREAKER_CHARS, MAX_BREAKERS
 from frontend.jobs.idempotency_key import FIELD as IDEMPOTENCY_KEY
 from frontend.jobs.idempotency_key import MAX_KEY_CHARS
+from frontend.openapi.answers import schema_ref
 from frontend.openapi.document_parts import (
     SOME_TEXT,
     STOP_STRING,
     list_of,
-    named,
     object_with,
     optional,
 )
@@ -172,7 +172,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         ref_template="#/components/schemas/{name}",
     )
     sampling = schemas.pop("SamplingFields")["properties"]
-    params = named("SamplingParams")
+    params = schema_ref("SamplingParams")
     each = list_of(params, minItems=1, maxItems=MAX_PROMPTS)
     nested = {"sampling_params": optional(params, each)}
     new_names = {alias: sampling[name] for alias, name in ALIASES.items()}
@@ -183,7 +183,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     for schema in schemas.values():
         for name, field in schema.get("properties", {}).items():
             schema["properties"][name] = _checked(name, field)
-    messages = list_of(named("GivenMessage"), minItems=1)
+    messages = list_of(schema_ref("GivenMessage"), minItems=1)
     for name in _OF_CHATS:
         schemas[name]["properties"]["messages"] = messages
     _require(schemas["ChatBody"], "model", "messages")
@@ -196,7 +196,7 @@ def body_schemas() -> dict[str, dict[str, Any]]:
         _require(schemas[name], "model")
         schemas[name]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
         schemas[name]["properties"]["input"] = _prompts(MAX_INPUTS)
-    document = named("RerankDocument")
+    document = schema_ref("RerankDocument")
     schemas["RerankBody"]["properties"]["documents"] = list_of(
         {"anyOf": [SOME_TEXT, document]}, minItems=1, maxItems=MAX_INPUTS
     )
@@ -256,7 +256,7 @@ def _complete_chat_batch(schema: dict[str, Any], messages: dict[str, Any]) -> No
 
 
 def _complete_infill(schema: dict[str, Any]) -> None:
-    extra = named("InfillExtra")
+    extra = schema_ref("InfillExtra")
     schema["properties"]["input_extra"] = optional(list_of(extra, maxItems=MAX_EXTRA))
     _drop_refused(schema, INFILL_REFUSED)
     _require(schema, "input_prefix", "input_suffix")
@@ -270,7 +270,7 @@ def _complete_fork(schema: dict[str, Any]) -> None:
     for name in ("at", "text_offset", "choice"):
         fields[name] = optional({"type": "integer", **place})
     fields["append"] = optional({"type": "string", "minLength": 1, "maxLength": MAX_APPEND_CHARS})
-    fields["sampling"] = optional(named("ForkSampling"))
+    fields["sampling"] = optional(schema_ref("ForkSampling"))
     schema["oneOf"] = [{"required": [name]} for name in PLACES]
 
 
@@ -307,7 +307,7 @@ def _complete_transcript(schema: dict[str, Any]) -> None:
 
 def _items(max_items: int) -> dict[str, Any]:
     """Of a conversation."""
-    kinds = [named(kind.__name__) for kind in get_args(GivenItem)]
+    kinds = [schema_ref(kind.__name__) for kind in get_args(GivenItem)]
     return list_of({"anyOf": kinds}, minItems=1, maxItems=max_items)
 
 
@@ -329,7 +329,7 @@ def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _complete_ollama_bodies(schemas: dict[str, dict[str, Any]]) -> None:
-    options = named("OllamaOptions")
+    options = schema_ref("OllamaOptions")
     for name in ("OllamaChatBody", "OllamaGenerateBody"):
         fields = schemas[name]["properties"]
         fields["options"] = optional(options)

@@ -100,8 +100,3 @@ def list_of(item: Schema, **bounds: int) -> Schema:
 def object_with(required: Schema, more: Schema | None = None) -> Schema:
     """With these fields, and more that may be missing."""
     return {"type": "object", "properties": required | (more or {}), "required": list(required)}
-
-
-def named(schema: str) -> Schema:
-    """One of the document's components."""
-    return {"$ref": f"#/components/schemas/{schema}"}

@@ -213,7 +213,10 @@ class _TransferGone(Exception):
 
 
 async def upload(endpoints: Endpoints, path: Path, body: dict[str, Any]) -> dict[str, Any]:
-    """Returns the file object. Raises ApiError or ClientError."""
+    """Sends a file part by part, and begins again when its frontend is gone.
+
+    Returns the file object. Raises ApiError or ClientError.
+    """
     content = await asyncio.to_thread(path.read_bytes)
     for _ in range(_TRANSFER_ATTEMPTS):
         transfer = await endpoints.ask("files.upload", {"filename": path.name, **body})

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from frontend.jobs.job import Caller
-from frontend.jobs.prompt_encoder import PromptEncoder, groups
-from frontend.jobs.text_meter import PIECE_CHARS
+from frontend.jobs.prompt_encoder import PIECE_CHARS, PromptEncoder, groups
 from frontend.models.model_directory import ServedModel
 from shared.errors import ContextLengthExceeded
 from tests.frontend.directory import make_directory
