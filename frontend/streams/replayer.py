@@ -13,11 +13,11 @@ from frontend.streams.detok_client import DetokClient
 from frontend.streams.generation import Generation, Interrupt
 from frontend.streams.reply_router import SILENCE_S, Reading, ReplyRouter
 from frontend.text.text_stream import TextStream
+from shared.broker.stream_info import has_quorum
 from shared.cluster import Cluster
 from shared.errors import BrokerError, ProtocolError
 from shared.event_wait import wait_event
 from shared.protocol.text import Held, ReplayReply, ReplayStatus
-from shared.storage.stream_quorum import has_quorum
 from shared.telemetry.log import get_logger
 
 WHOLE_SILENCE_S = 3.0  # of one whose answer comes in one piece

@@ -15,6 +15,7 @@ from jetflock.doctor.finding import Finding, fail, ok, warn
 from shared.admin.stream_changes import takes_rollups
 from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket, readable
+from shared.broker.stream_info import servers_behind
 from shared.catalog.model_status import ModelStatus, PoolHeartbeats, Standing
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, ConfigError, IncarnationMismatch, ProtocolError
@@ -26,7 +27,6 @@ from shared.protocol.request import PROTOCOL_VERSION
 from shared.protocol.role_cards import Incarnation, RoleCard, WorkerCard
 from shared.service.feature_level import FeatureLevel
 from shared.storage.byte_budget import ByteBudget, in_units
-from shared.storage.stream_quorum import servers_behind
 from shared.storage.stream_room import usage_of
 from shared.storage.streams import HEARTBEAT_TTL_S, check_stream, stream_configs
 from shared.subjects import LANES, LEVEL_KEY, Subjects, new_incarnation

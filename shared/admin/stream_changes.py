@@ -13,12 +13,12 @@ import msgspec
 from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket
 from shared.broker.settling import once_settled
+from shared.broker.stream_info import servers_behind
 from shared.cluster import Cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, CasConflict, ConfigError
 from shared.protocol.codec import decode, encode
 from shared.protocol.role_cards import Incarnation
-from shared.storage.stream_quorum import servers_behind
 from shared.storage.streams import created_times, stream_configs
 from shared.subjects import Subjects
 from shared.telemetry.log import get_logger

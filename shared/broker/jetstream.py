@@ -19,7 +19,7 @@ from nats.errors import ConnectionClosedError, NoRespondersError, OutboundBuffer
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import JetStreamContext
 
-from shared.broker.clock_reading import ClockReading, parse_time
+from shared.broker.stream_info import ClockReading, parse_time
 from shared.errors import (
     AlreadyStored,
     BrokerError,

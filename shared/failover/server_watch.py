@@ -15,13 +15,13 @@ import nats.errors
 from nats.aio.client import Client, Server
 
 from shared.broker.jetstream import JetStream
+from shared.broker.stream_info import has_quorum
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
 from shared.event_wait import beat_s, wait_event
 from shared.nats_client.connection import connect_once, round_trip
 from shared.nats_client.connection_end import abort_transport, end_connection
 from shared.nats_client.watched_client import WatchedClient
-from shared.storage.stream_quorum import has_quorum
 from shared.storage.streams import ERR_STREAM_NOT_FOUND
 from shared.subjects import Subjects
 from shared.telemetry.log import get_logger

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from shared.broker.stream_info import has_quorum
 from shared.cluster import Cluster
 from shared.errors import BrokerError, BrokerUnavailable, LogWentBack
 from shared.event_wait import beat_s, wait_event
-from shared.storage.stream_quorum import has_quorum
 from shared.storage.streams import ERR_STREAM_NOT_FOUND
 
 _INTERVAL_S = 2.0

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from shared.broker.jetstream import JetStream
 from shared.broker.kv_bucket import KvBucket
+from shared.broker.stream_info import servers_behind
 from shared.protocol.codec import encode
 from shared.protocol.role_cards import MoveRecord
 from shared.service.meta_record import read_record
-from shared.storage.stream_quorum import servers_behind
 from shared.subjects import MOVED_FROM_KEY, MOVED_TO_KEY, Subjects
 
 _CLOSED_BYTES = 1  # the largest message that a closed queue takes: every request is larger

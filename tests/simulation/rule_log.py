@@ -6,8 +6,8 @@ import datetime
 import random
 from collections.abc import Generator
 
-from shared.broker.clock_reading import ClockReading
 from shared.broker.jetstream import PubAck, StoredMessage
+from shared.broker.stream_info import ClockReading
 from shared.errors import BrokerUnavailable, CasConflict
 
 _LOG_TIME = datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
+from shared.broker.stream_info import has_quorum
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError
 from shared.failover.server_watch import OwnPace
 from shared.nats_client.prompt_client import prompt
-from shared.storage.stream_quorum import has_quorum
 from tests.detok.scripted import eventually
 from tests.nats_cluster import ClusteredServer
 from tests.nats_server import NatsServer

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from shared.broker.stream_info import has_quorum
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable, LogWentBack
 from shared.liveness.log_watch import LogMark, LogWatch
-from shared.storage.stream_quorum import has_quorum
 from tests.nats_cluster import ClusteredServer
 from tests.nats_server import NatsServer
 from tests.parted_cluster import PartedCluster

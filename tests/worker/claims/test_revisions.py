@@ -8,7 +8,7 @@ import datetime
 import msgspec
 import pytest
 
-from shared.broker.clock_reading import ClockReading
+from shared.broker.stream_info import ClockReading
 from shared.errors import CasConflict
 from shared.liveness.heartbeat import Writability
 from shared.protocol.codec import encode

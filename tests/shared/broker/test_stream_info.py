@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.broker.clock_reading import ClockReading, parse_time
+from shared.broker.stream_info import ClockReading, parse_time
 from shared.errors import BrokerUnavailable
 
 EPOCH = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
