@@ -35,9 +35,11 @@ REGISTRIES = frozenset(
         "worker.engine.cuda.attention.attention_choice",
         "worker.engine.cuda.attention.attention_kernels",
         "worker.engine.formats.weight_loading",
+        "worker.engine.loading.draft_loading",
         "worker.engine.models.recurrent.recurrent_mixer",
         "worker.engine.sampling.row_params",
         "worker.engine.speculation.drafters",
+        "worker.engine.training.draft_trainer",
     }
 )
 COMMANDS = "jetflock.commands."  # which are found by their names

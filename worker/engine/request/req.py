@@ -17,9 +17,8 @@ from worker.engine.cache.window_pages import OwnWindow
 from worker.engine.grammar.grammar_matcher import GrammarMatcher
 from worker.engine.request.arrival import Arrival
 from worker.engine.request.dry_penalty import DryPenalty
-from worker.engine.request.logit_rules import LogitRules
+from worker.engine.request.logit_rules import LogitRules, ThoughtLimit
 from worker.engine.request.stop_check import StopCheck
-from worker.engine.request.thought_limit import ThoughtLimit
 
 _OF_ALL_TOKENS = (PoolingKind.MEAN, PoolingKind.ENCODED)
 

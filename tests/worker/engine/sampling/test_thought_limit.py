@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from shared.protocol.sampling import SamplingParams, ThinkingBudget
 from tests.worker.engine.sampling.test_sampler import make_req, sample, some_logits
+from worker.engine.request.logit_rules import ThoughtLimit
 from worker.engine.request.schedule_batch import SamplePoint
-from worker.engine.request.thought_limit import ThoughtLimit
 from worker.engine.sampling.sampler import HostLogits
 from worker.engine.sampling.sampling_batch import SamplingBatch
 
