@@ -7,9 +7,8 @@ from typing import Annotated
 
 import uvloop
 
-from detok.both_sides import BothSides
 from detok.config import DetokConfig
-from detok.detokenizer import GIVE_UP_S, ROLE, Detokenizer
+from detok.detokenizer import GIVE_UP_S, ROLE, BothSides, Detokenizer
 from shared.cli.garbage import settle_garbage
 from shared.cli.program import Program
 from shared.cluster import open_cluster

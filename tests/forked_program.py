@@ -38,7 +38,7 @@ _PRELOADED = (
     "uvloop",
     "tests.forked_program",
     "frontend.frontend",
-    "detok.both_sides",
+    "detok.detokenizer",
     "worker.serving",
     "worker.start_gate",
     "worker.engine.scripted.scripted_engine",
