@@ -8,10 +8,9 @@ from typing import Self
 
 from frontend.assembly.frontend_side import FrontendSide
 from frontend.assembly.process_parts import ProcessParts
-from frontend.http.listener import HttpServer, http_server
+from frontend.http.listener import Entrance, HttpServer, http_server
 from frontend.nats.reply import max_body_bytes
 from frontend.nats.service import NatsService
-from frontend.routes.entrance import Entrance
 from frontend.stored.files.file_transfers import Transfers
 from frontend.tenants.caller_gate import CallerGate
 

@@ -1,4 +1,5 @@
-"""The listening socket, how connections are taken from it, and the HTTP server on it."""
+"""The listening socket, how connections are taken from it, the HTTP server on it, and how its
+requests come in."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import errno
 import functools
 import resource
 import socket
+from collections import deque
 from collections.abc import Callable, Generator
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from frontend.http.http_protocol import ConnectionRoom, GuardedProtocol
 from shared.errors import ConfigError, RequestError
@@ -25,6 +27,10 @@ _BACKLOG = 2048
 _MANY_FILES = 1 << 20
 _LAST_WORDS_S = 1  # for clients to take the end of streams that have been cut already
 _GIVING_BACK_S = 2.0  # for those that are cut short then: NATS is asked twice at most
+
+Overload = Callable[[], RequestError | None]
+
+_MAX_IN_A_TURN = 16
 
 log = get_logger(__name__)
 
@@ -189,3 +195,52 @@ def http_server(
             backlog=_BACKLOG,
         )
     )
+
+
+class Entrance:
+    """Where requests come in: to the application of the streams that take them.
+
+    What came in before it leads elsewhere is answered where it is.
+    Of POSTs that come in together a few begin in each turn of the event loop. A request needs a
+    dozen turns to be stored; were thousands begun in one, those before them would wait for all.
+    """
+
+    def __init__(self, app: ASGIApp, overload: Overload) -> None:
+        self._app = app
+        self._overload = overload
+        self._num_begun = 0  # in this turn of the loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def lead_to(self, app: ASGIApp, overload: Overload) -> None:
+        self._app = app
+        self._overload = overload
+
+    def refusal(self) -> RequestError | None:
+        """With which POSTs are answered while there are too many."""
+        return self._overload()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            await self._begin()
+        await self._app(scope, receive, send)
+
+    async def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._num_begun:
+            loop.call_soon(self._next_turn)
+        if self._num_begun < _MAX_IN_A_TURN and not self._waiting:
+            self._num_begun += 1
+        else:
+            waiting = loop.create_future()
+            self._waiting.append(waiting)
+            await waiting
+
+    def _next_turn(self) -> None:
+        self._num_begun = 0
+        while self._waiting and self._num_begun < _MAX_IN_A_TURN:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                self._num_begun += 1
+                waiting.set_result(None)
+        if self._num_begun:
+            asyncio.get_running_loop().call_soon(self._next_turn)

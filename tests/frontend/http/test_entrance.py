@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from frontend.routes.entrance import Entrance
+from frontend.http.listener import Entrance
 
 
 async def test_of_many_requests_a_few_begin_in_each_turn_of_the_loop() -> None:
