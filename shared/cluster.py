@@ -21,8 +21,7 @@ from shared.config import ERASER, ClusterConfig
 from shared.errors import BrokerError, ConfigError, JetStreamAbsent
 from shared.failover.companion_connection import companion_connection
 from shared.failover.server_watch import ServerVerdict, ServerWatch
-from shared.nats_client.connection import Reconnects, open_connection
-from shared.nats_client.nats_watch import NatsWatch
+from shared.nats_client.connection import NatsWatch, Reconnects, open_connection
 from shared.protocol.request import FEATURE_LEVEL
 from shared.service.feature_level import FeatureLevel
 from shared.service.move import MoveRecords

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from shared.config import ClusterConfig
 from shared.errors import ConfigError
-from shared.event_wait import wait_event
+from shared.event_wait import beat_s, wait_event
 from shared.nats_client.connection_end import end_connection, end_subscription
 from shared.nats_client.role_client import RoleClient
 from shared.nats_login import NatsLogin
 from shared.subjects import Subjects
+from shared.telemetry.histograms import EventHistogram
 from shared.telemetry.log import get_logger
+from shared.telemetry.metrics import METRICS_PREFIX
 
 ReconnectCallback: TypeAlias = Callable[[], Awaitable[None]]
 MIN_MAX_PAYLOAD = 1 << 20  # of the server: frames, pieces and queued prompts are cut to fit
@@ -28,6 +33,17 @@ MIN_MAX_PAYLOAD = 1 << 20  # of the server: frames, pieces and queued prompts ar
 _RETRY_S = 0.2
 # Nobody listens yet, or nobody answers; a refusal would only be repeated.
 _WORTH_RETRYING = (ConnectionError, nats.errors.TimeoutError, nats.errors.NoServersError)
+
+_ROUND_TRIP_EVERY_S = 10.0
+_ROUND_TRIP_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+_METRICS_PREFIX = f"{METRICS_PREFIX}_nats"
+_COUNTS = {
+    "reconnects": ("reconnects", "Times that the connection was lost and made anew."),
+    "received_messages": ("in_msgs", "Messages received."),
+    "sent_messages": ("out_msgs", "Messages sent."),
+    "received_bytes": ("in_bytes", "Bytes of messages received."),
+    "sent_bytes": ("out_bytes", "Bytes of messages sent."),
+}
 
 log = get_logger(__name__)
 
@@ -213,3 +229,37 @@ async def round_trip(nc: Client, timeout_s: float = 2.0) -> bool:
             await end_subscription(subscription)
     except nats.errors.Error:
         return False
+
+
+class NatsWatch(Collector):
+    """How the connection is: up or not, often made anew or not, quick or slow.
+
+    Sends itself a message every few seconds; everything else the client counts anyway.
+    """
+
+    def __init__(self, nc: Client, registry: CollectorRegistry) -> None:
+        self._nc = nc
+        self._round_trip = EventHistogram(
+            f"{_METRICS_PREFIX}_round_trip_seconds",
+            "From a message to ourselves to its arrival, by way of the server.",
+            _ROUND_TRIP_BOUNDS_S,
+        )
+        registry.register(self._round_trip)
+        registry.register(self)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            begun_at = time.monotonic()
+            if self._nc.is_connected and await round_trip(self._nc):
+                self._round_trip.observe(time.monotonic() - begun_at)
+            await asyncio.sleep(beat_s(_ROUND_TRIP_EVERY_S))
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            f"{_METRICS_PREFIX}_connected",
+            "1 while there is a connection.",
+            int(self._nc.is_connected),
+        )
+        for name, (key, text) in _COUNTS.items():
+            yield CounterMetricFamily(f"{_METRICS_PREFIX}_{name}", text, self._nc.stats[key])
