@@ -189,12 +189,14 @@ def has_own_sources(pip_settings: str) -> bool:
 
 
 def has_nvidia_gpu() -> bool:
-    """By its driver."""
+    """Whether there is a driver of one."""
     return Path("/proc/driver/nvidia/gpus").is_dir() or shutil.which("nvidia-smi") is not None
 
 
 def driver_branch(path: Path = DRIVER_VERSION) -> int | None:
-    """Of NVIDIA's driver: 570 of 570.86.15. None where there is none, or it does not tell."""
+    """The branch of NVIDIA's driver: 570 of 570.86.15. None where there is none, or it does not
+    tell.
+    """
     try:
         found = re.search(r"\s(\d+)\.\d+(?:\.\d+)?\s", path.read_text())
     except OSError:

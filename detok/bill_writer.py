@@ -48,7 +48,7 @@ class BillWriter:
         return min((seq for _, seq in self._pending.values()), default=None)
 
     def add(self, bill: Bill, rebuild_seq: int) -> None:
-        """Of a request that is over; nothing happens where it has its bill."""
+        """Adds the bill of a request that is over; nothing happens where it has its bill."""
         if self._is_kept is False or self._cluster.level.in_force < BILL_LEVEL:
             return
         if bill.place and bill.key_in_log > self._last_key:
@@ -129,7 +129,7 @@ class BillWriter:
 
 
 def bill_of(status: DecodeStatus) -> Bill:
-    """Of a request whose end is in the log."""
+    """The bill of a request whose end is in the log."""
     fold, claim, reply = status.fold, status.claim, status.reply
     finish = fold.finish
     assert finish is not None, "it is not over"

@@ -61,7 +61,7 @@ def chunk_from(chunk: TextChunk, position: int) -> TextChunk:
 
 
 def _num_cut_bytes(chunk: TextChunk) -> int:
-    """Of all that can be cut."""
+    """The bytes of all that can be cut."""
     num_bytes = _CHAR_BYTES * len(chunk.text) + _ID_BYTES * len(chunk.token_ids)
     return num_bytes + len(chunk.logprobs)
 

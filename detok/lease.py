@@ -36,7 +36,7 @@ class Link:
 
     @property
     def number(self) -> int:
-        """Of the connection that is there or was there last, from 0 on."""
+        """The number of the connection that is there or was there last, from 0 on."""
         return self._nc.stats["reconnects"]
 
     def is_still(self, number: int) -> bool:

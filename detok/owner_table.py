@@ -46,7 +46,7 @@ class OwnerSurvey:
 
 
 def nonce_of(key: str) -> str | None:
-    """Of the lease under this key; None: it is no lease's."""
+    """The nonce of the lease under this key; None: it is no lease's."""
     return key.removeprefix(_LEASE) if key.startswith(_LEASE) else None
 
 

@@ -89,7 +89,7 @@ class Rivals:
 
     @property
     def longest_period_s(self) -> float:
-        """Of those that live; 0 when none does."""
+        """The longest period of those that live; 0 when none does."""
         watched = self._watched or {}
         return max((watched[nonce].lease.period_s for nonce in self.living), default=0.0)
 

@@ -18,7 +18,7 @@ _MAX_AT_ONCE = 128
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """With processes of one role."""
+    """How long processes of one role are waited for."""
 
     pause_s: float  # between the first two questions to one that is there; then ever longer
     max_pause_s: float
@@ -61,7 +61,7 @@ class SilentPeers:
         return min((each.ask_at for each in absent), default=math.inf) - time.monotonic()
 
     async def gone(self, silent: Collection[str], tasks: asyncio.TaskGroup) -> set[str]:
-        """Of all incarnations that are silent now, those that were absent for long enough.
+        """Those of the incarnations that are silent now that were absent for long enough.
 
         `tasks` goes on with questions that get no answer: nobody waits for those who are there.
         """

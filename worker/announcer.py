@@ -14,7 +14,7 @@ log = get_logger(__name__)
 
 
 class Announcer:
-    """Of one model. What was withdrawn while NATS was away is announced again."""
+    """Announces one model. What was withdrawn while NATS was away is announced again."""
 
     def __init__(self, catalog: ModelCatalog, pool: str, *, is_kept: bool = False) -> None:
         self._catalog = catalog

@@ -108,7 +108,7 @@ async def registered(
 
 
 def updated_files(card: ModelCard, files: ModelFiles) -> ModelFiles:
-    """Of the checkpoint that an update has put in place of ours. Raises ConfigError."""
+    """The files of the checkpoint that an update has put in place of ours. Raises ConfigError."""
     path = Path(card.weights_path)
     updated = ModelFiles.read(path, options=files.options)
     if updated.revision != card.revision:

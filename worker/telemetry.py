@@ -29,7 +29,7 @@ _GPU_BYTES = {  # kind -> field of its card
 
 
 class RunMetrics:
-    """Of finished runs, vLLM's under our prefix: what a client feels is told by frontends."""
+    """Metrics of finished runs, vLLM's under our prefix; what a client feels frontends tell."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
         def histogram(name: str, text: str, bounds: tuple[float, ...]) -> EventHistogram:
@@ -85,7 +85,7 @@ class RunMetrics:
 
 
 class DiskMetrics:
-    """Of the disk behind the KV cache; zeros where there is none."""
+    """Metrics of the disk behind the KV cache; zeros where there is none."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
         def counter(name: str, text: str) -> Counter:
@@ -354,7 +354,7 @@ class WorkMeter:
         )
 
     def note_tokens(self, num_tokens: int) -> None:
-        """So many have been prefilled, or made."""
+        """Counts how many have been prefilled, or made."""
         self._num_tokens += num_tokens
 
     def note_finish(self, held: HeldRequest) -> None:

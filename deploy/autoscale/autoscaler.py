@@ -103,7 +103,7 @@ class LoadEstimator:
             self._learn_rate(last, now, elapsed_s)
 
     def _learn_rate(self, last: PoolSnapshot, now: PoolSnapshot, elapsed_s: float) -> None:
-        """Of workers that were ready all the time."""
+        """Learns from workers that were ready all the time."""
         worker_s = now.num_ready * elapsed_s
         num_tokens = now.num_tokens - last.num_tokens
         self._rate.add(num_tokens, worker_s, elapsed_s, _RATE_S)

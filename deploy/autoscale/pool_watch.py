@@ -30,7 +30,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Of a pool, on one side."""
+    """The queue of a pool, on one side."""
 
     consumers: Sequence[dict[str, Any]]  # what the server says of each
     oldest_wait_s: float

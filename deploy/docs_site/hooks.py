@@ -67,8 +67,8 @@ def _outside_code(line: str, moved: Any) -> str:
 
 
 def _lines(markdown: str) -> Iterator[tuple[str, bool]]:
-    """With whether they are code. Python-Markdown wants an empty line before a list, and what is
-    below an item four places deeper, where two or three are written here.
+    """The lines, with whether they are code. Python-Markdown wants an empty line before a list, and
+    what is below an item four places deeper, where two or three are written here.
     """
     is_code, is_in_list, previous, deeper = False, False, "", ""
     for line in markdown.splitlines():

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def dashboard() -> Json:
-    """With variables for the data source, namespaces, models and instances."""
+    """The dashboard, with variables for the data source, namespaces, models and instances."""
     ids = itertools.count(1)
     return {
         "uid": UID,

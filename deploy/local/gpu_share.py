@@ -38,7 +38,7 @@ def num_visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> int 
 
 
 def _gpus(environ: Mapping[str, str], driver: Path) -> list[str]:
-    """By number or id. Asks no driver: that would take memory on each of them."""
+    """The GPUs by number or id. Asks no driver: that would take memory on each of them."""
     if VISIBLE_DEVICES in environ:
         return [gpu.strip() for gpu in environ[VISIBLE_DEVICES].split(",") if gpu.strip()]
     return [str(number) for number in range(len(list(driver.glob("*"))))]

@@ -21,7 +21,7 @@ _TIMEOUT_S = 2.0
 
 
 class WorkerHerald:
-    """For the workers of one pool on this host; it also says that they start."""
+    """Tells of the workers of one pool on this host, also that they start."""
 
     def __init__(self, sides: ServiceSides, card: ModelCard) -> None:
         self._sides = sides

@@ -36,6 +36,6 @@ def reachable_host(host: str) -> str:
 
 
 def http_url(host: str, port: int) -> str:
-    """Of a server that listens there, for a client on this machine."""
+    """The URL of a server that listens there, for a client on this machine."""
     host = reachable_host(host)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -36,11 +36,13 @@ class StartGate:
 
     @property
     def stdin(self) -> int:
-        """Of a child that is started now; behind an open gate one that has ended."""
+        """The standard input of a child that is started now; behind an open gate one that has
+        ended.
+        """
         return subprocess.DEVNULL if self._ends is None else self._ends[0]
 
     def open(self) -> None:
-        """For good; without effect the second time."""
+        """Opens the gate for good; without effect the second time."""
         ends, self._ends = self._ends, None
         for fd in ends or ():
             os.close(fd)

@@ -33,7 +33,9 @@ async def forget_last_time(cluster: Cluster, model_name: str | None) -> list[str
 
 
 async def _forget_workers(cluster: Cluster) -> list[str]:
-    """Of this host: those of others, and what cannot be read, expire when nobody writes them."""
+    """Forgets those of this host: those of others, and what cannot be read, expire when nobody
+    writes them.
+    """
     workers = cluster.bucket(cluster.subjects.workers_bucket)
     dead = []
     for entry in await workers.entries():

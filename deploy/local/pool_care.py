@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class PoolCare:
-    """Of one supervisor and one pool. While it lives, requests for the model may wait."""
+    """What one supervisor does for one pool. While it lives, requests for the model may wait."""
 
     def __init__(
         self, cluster: Cluster, card: ModelCard, supervisor_id: str, fleet: WorkerFleet

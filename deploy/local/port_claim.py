@@ -66,5 +66,5 @@ def _holder(port: int) -> str:
 
 
 def _name(port: int) -> bytes:
-    """Of no file: the kernel forgets it with its socket."""
+    """An address that is no file: the kernel forgets it with its socket."""
     return b"\0jetflock-metrics-port-%d" % port

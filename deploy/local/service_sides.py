@@ -63,7 +63,7 @@ class ServiceSides:
                 await self._changed.wait()
 
     async def worker_cards(self) -> list[WorkerCard]:
-        """Of all sides. Raises BrokerError."""
+        """The cards of the workers of all sides. Raises BrokerError."""
         return [
             card
             for each in self.clusters

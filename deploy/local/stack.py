@@ -89,7 +89,9 @@ def _running(config: ServeConfig, files: ModelFiles, nats_child: NatsChild | Non
 
 
 def log_format_of(terminal: Terminal) -> LogFormat:
-    """Of the children, who write to a pipe: text, as the supervisor's own lines, unless told."""
+    """The log format of the children, who write to a pipe: text, as the supervisor's own lines,
+    unless told.
+    """
     return "json" if terminal.is_json else "pretty"
 
 
@@ -115,7 +117,7 @@ def _prepare_nats(
 
 
 def environ_of(terminal: Terminal) -> Mapping[str, str]:
-    """Of the children: colours are for who looks at a terminal."""
+    """The environment of the children: colours are for who looks at a terminal."""
     return os.environ if terminal.is_interactive else os.environ | {"NO_COLOR": "1"}
 
 

@@ -42,7 +42,7 @@ class StartTimes:
 
 
 def process_age_s() -> float:
-    """By the kernel's clock, to 10 ms; 0 where there is no /proc."""
+    """The age of this process by the kernel's clock, to 10 ms; 0 where there is no /proc."""
     try:
         stat = Path("/proc/self/stat").read_text()
         uptime = Path("/proc/uptime").read_text()

@@ -39,7 +39,7 @@ class WorkerFleet:
 
     @property
     def ids(self) -> set[str]:
-        """Of the members, as they were started last."""
+        """The ids of the members, as they were started last."""
         return {kept.launch.id for kept in self._members.values()}
 
     @property

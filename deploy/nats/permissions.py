@@ -27,7 +27,9 @@ class Permissions:
 
 
 def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
-    """Of every role. Each hears only its own inbox: nobody listens to answers to others."""
+    """The permissions of every role. Each hears only its own inbox: nobody listens to answers to
+    others.
+    """
     prefix = subjects.prefix
     return {
         # Makes streams, consumers and model cards; `jetflock dead`, `jetflock admin`.
@@ -178,7 +180,8 @@ def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
 
 
 def on_prefixes(prefixes: Sequence[str], service: str) -> dict[str, Permissions]:
-    """Of every role, on the streams of several prefixes: those of both sides of a move.
+    """The permissions of every role on the streams of several prefixes: those of both sides of a
+    move.
 
     Raises ConfigError for what is no prefix.
     """
@@ -243,7 +246,7 @@ def _answering(roles: Mapping[str, Permissions], inboxes: Iterable[str]) -> dict
 def _permissions(
     user: str, publish: Iterable[str], subscribe: Iterable[str], subjects: Subjects
 ) -> Permissions:
-    """With what every role does: look at the streams, hear its answers, ask itself."""
+    """Permissions with what every role does: look at the streams, hear its answers, ask itself."""
     own = _inbox(subjects, user)
     checks = [
         f"{_API}.STREAM.INFO.*",
@@ -292,7 +295,7 @@ def _bucket_writes(*buckets: str) -> list[str]:
 
 
 def _acks(stream: str) -> list[str]:
-    """With and without a domain in front of the stream's name."""
+    """The subjects of acknowledgements, with and without a domain in front of the stream's name."""
     return [f"$JS.ACK.{stream}.>", f"$JS.ACK.*.*.{stream}.>"]
 
 

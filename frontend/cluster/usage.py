@@ -143,7 +143,7 @@ class UsageBook:
         self._read_at = float("-inf")
 
     async def usage(self, query: UsageQuery, viewer: Viewer) -> UsageReport:
-        """Of a tenant, or for operators of all.
+        """The usage of a tenant, or for operators of all.
 
         Raises InvalidRequest for what would be too long, NotFound or ServiceUnavailable.
         """

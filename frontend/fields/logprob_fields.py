@@ -75,7 +75,8 @@ def checked_logprob_ids(
 
 
 def named_ids(body: NamesTokens, logprobs: LogprobOptions, vocab_size: int) -> LogprobOptions:
-    """With vLLM's `logprob_token_ids`, which take the place of the likeliest.
+    """The ids that are told, with vLLM's `logprob_token_ids`, which take the place of the
+    likeliest.
 
     Raises InvalidRequest.
     """

@@ -135,5 +135,5 @@ def _described(types: Iterator[inspect.Type]) -> str | None:
 
 
 def _short(value: Any) -> str:
-    """Of a name or a number; a text may be long."""
+    """A value as it is told: a name or a number; a text may be long."""
     return json.dumps(value[:_MAX_SHOWN] if isinstance(value, str) else value)

@@ -216,7 +216,7 @@ class Entrance:
         self._overload = overload
 
     def refusal(self) -> RequestError | None:
-        """With which POSTs are answered while there are too many."""
+        """What POSTs are answered with while there are too many."""
         return self._overload()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

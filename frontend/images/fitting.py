@@ -73,7 +73,7 @@ def check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def check_scans(data: bytes) -> None:
-    """Of a file in any format: few bytes of a JPEG could take hours. Raises BadImage."""
+    """Checks a file in any format: few bytes of a JPEG could take hours. Raises BadImage."""
     num_scans, at = 0, 2
     while data[:2] == b"\xff\xd8" and (mark := _MARK.search(data, at)):
         code, at = mark[1][0], mark.end()

@@ -49,7 +49,7 @@ class Frames(Protocol):
 
     @property
     def fps(self) -> float:
-        """Of them."""
+        """Frames a second."""
         ...
 
     @property

@@ -42,7 +42,9 @@ class PublicPrefixes:
         self._lock = asyncio.Lock()
 
     async def num_tokens(self, job: Job) -> tuple[int, ...]:
-        """Of each prompt of a job; none of a client's who wants to share with nobody."""
+        """The public tokens of each prompt of a job; none of a client's who wants to share with
+        nobody.
+        """
         if job.model.name not in self._models or job.sampling.cache_salt:
             return (0,) * len(job.prompts)
         prefixes = await self._prefixes(job.model)

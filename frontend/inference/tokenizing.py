@@ -113,7 +113,7 @@ class Tokenizing:
         return encode_json(Detokenized(prompt=text))
 
     async def info(self, name: str | None) -> bytes:
-        """Of the model's tokenizer. Raises RequestError."""
+        """What is told of the model's tokenizer. Raises RequestError."""
         model = await self._model(name)
         return encode_json(
             TokenizerInfo(

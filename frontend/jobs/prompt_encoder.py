@@ -80,7 +80,7 @@ class TextMeter:
 
 
 def _most_chars(model: ServedModel, max_tokens: int) -> int:
-    """So many characters are more than `max_tokens`, however long these tokens are."""
+    """How many characters are more than `max_tokens`, however long these tokens are."""
     return (max_tokens + 1) * model.text.max_token_chars
 
 

@@ -143,7 +143,7 @@ _RESUMABLE = (
 
 
 def answer_schemas() -> dict[str, dict[str, Any]]:
-    """By the names of the structs, for the components of an OpenAPI document."""
+    """Schemas by the names of the structs, for the components of an OpenAPI document."""
     events = [event for events in EVENTS.values() for event in events]
     _, schemas = msgspec.json.schema_components(
         [*ANSWERS, *events, *ITEM_KINDS], ref_template="#/components/schemas/{name}"
@@ -171,5 +171,5 @@ def event_schema(answer: str) -> dict[str, Any]:
 
 
 def schema_ref(name: str) -> dict[str, Any]:
-    """To a component of the document."""
+    """A reference to a component of the document."""
     return {"$ref": f"#/components/schemas/{name}"}

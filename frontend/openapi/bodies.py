@@ -135,7 +135,7 @@ _OF_CHATS = (
 
 
 def body_schemas() -> dict[str, dict[str, Any]]:
-    """By name, for the components of an OpenAPI document."""
+    """Schemas by name, for the components of an OpenAPI document."""
     _, schemas = msgspec.json.schema_components(
         [
             ChatBody,
@@ -283,7 +283,7 @@ def _complete_conversations(schemas: dict[str, dict[str, Any]]) -> None:
 
 
 def _drop_refused(schema: dict[str, Any], refused: Refused) -> None:
-    """Of fields that the struct has for others, too."""
+    """Drops fields that the struct has for others, too."""
     for name in refused.keys() & schema["properties"].keys():
         del schema["properties"][name]
 
@@ -306,13 +306,13 @@ def _complete_transcript(schema: dict[str, Any]) -> None:
 
 
 def _items(max_items: int) -> dict[str, Any]:
-    """Of a conversation."""
+    """The schema of a conversation's items."""
     kinds = [schema_ref(kind.__name__) for kind in get_args(GivenItem)]
     return list_of({"anyOf": kinds}, minItems=1, maxItems=max_items)
 
 
 def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of a message, and of its tokens' count, which needs no limit of the answer."""
+    """Schemas of a message, and of its tokens' count, which needs no limit of the answer."""
     fields = schema["properties"] | {
         "model": {"type": "string"},
         "stop_sequences": optional(list_of(STOP_STRING, maxItems=MAX_STOP)),

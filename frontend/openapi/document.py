@@ -319,7 +319,7 @@ def _token_paths() -> dict[str, dict[str, Any]]:
 
 
 def _id(path: str) -> str:
-    """Of an operation, where the path says what it does."""
+    """The id of an operation, where the path says what it does."""
     return path.strip("/").replace("/", "_").replace(".", "_")
 
 

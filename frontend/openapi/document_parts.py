@@ -76,7 +76,7 @@ def operation_of(
 
 
 def content_of(content: dict[str, Any]) -> dict[str, Any]:
-    """Of an answer, by media type."""
+    """The content of an answer, by media type."""
     return {"description": "the answer", "content": content}
 
 
@@ -93,10 +93,10 @@ def optional(*options: Schema) -> Schema:
 
 
 def list_of(item: Schema, **bounds: int) -> Schema:
-    """Of so many as `bounds` say."""
+    """A list of so many as `bounds` say."""
     return {"type": "array", "items": item, **bounds}
 
 
 def object_with(required: Schema, more: Schema | None = None) -> Schema:
-    """With these fields, and more that may be missing."""
+    """An object with these fields, and more that may be missing."""
     return {"type": "object", "properties": required | (more or {}), "required": list(required)}

@@ -19,7 +19,7 @@ _FORM_TYPES = ("text/plain", "application/x-www-form-urlencoded")
 
 
 class BrowserGuard:
-    """By the names that the server goes by, and the origins of pages that may call it."""
+    """Decides by the names that the server goes by, and the origins of pages that may call it."""
 
     def __init__(self, hosts: HostRule, origins: tuple[str, ...] = ()) -> None:
         self._hosts = hosts

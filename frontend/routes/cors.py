@@ -19,7 +19,7 @@ _EXPOSED_HEADERS = ", ".join(
 
 
 class Cors:
-    """By the origins that are allowed: none, some, or `*`."""
+    """Adds headers for the origins that are allowed: none, some, or `*`."""
 
     def __init__(self, origins: tuple[str, ...]) -> None:
         self._origins = frozenset(origins)

@@ -70,7 +70,9 @@ class FileRoutes:
 
 
 def _ttl_s(form: FormData) -> float | None:
-    """Of `expires_after[anchor]` and `expires_after[seconds]`; None when they are not there."""
+    """Reads the lifetime of `expires_after[anchor]` and `expires_after[seconds]`; None when they
+    are not there.
+    """
     anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return None

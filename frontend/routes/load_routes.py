@@ -37,7 +37,7 @@ class LoadRoutes:
         return json_response(await self.answer(query.get("model")))
 
     async def answer(self, model: str | None) -> bytes:
-        """Of one model, or of all. Raises ModelNotFound or ServiceUnavailable."""
+        """The load of one model, or of all. Raises ModelNotFound or ServiceUnavailable."""
         if model is not None:
             model = (await self._models.find(model)).card.name  # adapters run where it runs
         try:

@@ -93,7 +93,7 @@ class ModelListing:
         return encode_json(self._object(model, self.parsers()))
 
     def parsers(self) -> dict[str, ChosenParsers]:
-        """By model, of those whose tokenizers have been read."""
+        """The parsers by model, of those whose tokenizers have been read."""
         return {
             name: self._styles.chosen(template)
             for name, template in self._models.templates().items()

@@ -85,7 +85,7 @@ class Conversations:
         return _object_of(await self._store.change(found, metadata=body.metadata))
 
     async def delete(self, conversation_id: str, caller: Caller) -> ConversationDeleted:
-        """For good; a response that is being made in it runs on. Raises RequestError."""
+        """Deletes it for good; a response that is being made in it runs on. Raises RequestError."""
         found = await self._store.get(conversation_id, caller.owner)
         try:
             await self._store.delete(found)

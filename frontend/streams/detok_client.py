@@ -28,7 +28,7 @@ class DetokClient:
         self._reply_subject = reply_subject
 
     def partition(self, rid: str) -> int:
-        """Of a request: one detokenizer owns each."""
+        """The partition of a request: one detokenizer owns each."""
         return self._subjects.partition(rid)
 
     async def replay(

@@ -120,7 +120,9 @@ class Replayer:
         self._router.on_gap.set()
 
     async def _ask_all(self, readings: list[Reading]) -> None:
-        """Of one partition. What the answer to the first leaves open is asked for alone."""
+        """Asks for all of one partition. What the answer to the first leaves open is asked for
+        alone.
+        """
         first, *others = readings
         num_reconnects = self._num_reconnects
         reply = await self._ask(first, [reading.stream.held for reading in others])

@@ -40,7 +40,7 @@ class Feed(Protocol):
 
     @property
     def event_id(self) -> bytes:
-        """Of the last event; before the first one, of where the client is."""
+        """The id of the last event; before the first one, of where the client is."""
         ...
 
     @property

@@ -176,7 +176,7 @@ async def new_streams_config(
 
 
 async def _bills(js: JetStream, name: str) -> dict[str, Any]:
-    """Of the old side, where any are kept. Raises BrokerError."""
+    """The bills of the old side, where any are kept. Raises BrokerError."""
     try:
         bills = await _stream(js, name)
     except BrokerError as exc:

@@ -148,7 +148,7 @@ def _facts(
 
 
 def _parsers(card: ModelCard, chosen: Sequence[ChosenParsers]) -> dict[str, list[dict[str, Any]]]:
-    """By what they tell from content, each with the reason; several where frontends differ."""
+    """The parsers by what they tell from content, with reasons; several where frontends differ."""
     if not card.can_generate:
         return {}
     return {

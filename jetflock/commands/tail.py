@@ -115,7 +115,7 @@ class Watching:
 
 
 def _is_last(event: dict[str, Any]) -> bool:
-    """Of APIs whose streams have an end of their own."""
+    """Whether this ends a stream of an API that marks its end."""
     kind = event.get("type", "")
     ends = ("message_stop", "response.completed", "response.incomplete", "response.failed")
     return kind in ends or event.get("done") is True or event.get("stop") is True

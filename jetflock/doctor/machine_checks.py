@@ -176,7 +176,7 @@ def disk_findings(folder: Path, config: ClusterConfig) -> Iterator[Finding]:
 
 
 def kv_disk_finding(folder: Path) -> Finding:
-    """Of keys and values; it need not be there yet."""
+    """Looks at the folder of keys and values, which need not be there yet."""
     place = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
     remedy = "chmod 700 it as the user of the workers, or name another by --kv-disk-dir"
     if not os.access(place, os.W_OK | os.X_OK):

@@ -14,7 +14,7 @@ OWN_ENDS = ("stop", "length")
 
 
 class Comparison(NamedTuple):
-    """Of each run, what `/v1/streams/{id}/tokens` tells."""
+    """Two runs: of each what `/v1/streams/{id}/tokens` tells."""
 
     first: dict[str, Any]
     second: dict[str, Any]
@@ -37,7 +37,7 @@ class Comparison(NamedTuple):
 
     @property
     def logprob_gaps(self) -> list[float]:
-        """Of each equal token its logprob in the second run less that in the first; none when one
+        """For each equal token, its logprob in the second run less that in the first; none when one
         of them has no logprobs.
         """
         num_equal = self.num_compared if self.parts_at is None else self.parts_at
@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
         return [theirs - ours for _, (ours, theirs) in zip(range(num_equal), pairs, strict=False)]
 
     def facts(self) -> dict[str, Any]:
-        """For a program."""
+        """The comparison for a program."""
         gaps = self.logprob_gaps
         return {
             "equal": self.parts_at is None,
@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
         }
 
     def words(self) -> str:
-        """For a person."""
+        """The comparison for a person."""
         gaps = self.logprob_gaps
         mean = f"logprobs differ by {sum(gaps) / len(gaps):+.4f} in the mean" if gaps else ""
         if self.parts_at is None:

@@ -74,11 +74,11 @@ class ComparisonReport:
 
     @property
     def num_made_tokens(self) -> int:
-        """Of the second runs, with their prompts: what the comparison has cost."""
+        """The tokens of the second runs and of their prompts: what the comparison has cost."""
         return sum(self._runs[1].num_tokens) + self._runs[1].num_prompt_tokens
 
     def facts(self) -> dict[str, Any]:
-        """For a program."""
+        """The report for a program."""
         return {
             "num_compared": self.num_compared,
             "num_failed": self.num_failed,
@@ -95,7 +95,7 @@ class ComparisonReport:
         }
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For a person: what, then of both runs together or of each."""
+        """The rows for a person: what, then the figure of both runs together or of each."""
         facts = self.facts()
         rows = [("compared", str(self.num_compared), "")]
         if self.num_failed:

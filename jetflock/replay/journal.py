@@ -78,7 +78,7 @@ class Journal:
         self._add({"since": since})
 
     def query(self, model: str | None) -> dict[str, str | int]:
-        """For the kept streams that have not been looked at."""
+        """Asks for the kept streams that have not been looked at."""
         given = {"model": model, "since": self.since, "after": self.cursor}
         return {name: value for name, value in given.items() if value is not None}
 

@@ -49,7 +49,7 @@ class Rerunner:
     async def compared(
         self, request_id: str, choice: int, *, at: int = 0, to: int | None = None
     ) -> Comparison:
-        """Of so many tokens; None: of all that the first run has. Raises ServiceError."""
+        """Compares so many tokens; None: all that the first run has. Raises ServiceError."""
         path = f"/v1/streams/{quote(request_id, safe='')}"
         top = {"top": self._num_top}
         first = await self.ask("GET", f"{path}/tokens", params={"choice": choice, **top})
@@ -74,7 +74,7 @@ class Rerunner:
         return Comparison.of(first, second, to)
 
     async def page(self, query: Mapping[str, str | int]) -> dict[str, Any]:
-        """Of the kept streams. Raises ServiceError."""
+        """A page of the kept streams. Raises ServiceError."""
         return await self.ask("GET", "/v1/streams", params=query)
 
     async def check_models(self, *names: str | None) -> None:

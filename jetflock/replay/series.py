@@ -107,7 +107,7 @@ class Series:
         )
 
     def chosen(self, page: dict[str, Any]) -> list[dict[str, Any]]:
-        """Of the share, those that ended by themselves and have not been compared."""
+        """Those of the share that ended by themselves and have not been compared."""
         return [
             each
             for each in page["data"]
@@ -163,7 +163,7 @@ class Series:
 
 
 def share_of(name: str, text: str) -> float:
-    """Of "5%" or "0.05". Raises ConfigError."""
+    """Reads a share, like "5%" or "0.05". Raises ConfigError."""
     with contextlib.suppress(ValueError):
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         if 0 < share <= 1:
@@ -172,7 +172,7 @@ def share_of(name: str, text: str) -> float:
 
 
 def seconds_of(name: str, text: str) -> float:
-    """Of "90s", "15m", "1h" or "2d". Raises ConfigError."""
+    """Reads a time, like "90s", "15m", "1h" or "2d". Raises ConfigError."""
     with contextlib.suppress(ValueError, KeyError):
         if (seconds := float(text[:-1]) * _UNITS_S[text[-1:]]) > 0:
             return seconds

@@ -20,7 +20,7 @@ _LOAD_TIMEOUT_S = 1800.0
 
 
 class SleepOrders:
-    """Of all workers that are meant, at once. Who is already so is no error."""
+    """Orders to all workers that are meant, at once. Who is already so is no error."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane

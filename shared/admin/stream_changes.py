@@ -95,7 +95,8 @@ def takes_rollups(config: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 async def close_rollups(cluster: Cluster) -> list[str]:
-    """Of streams that an earlier version has made; those that were changed. Raises BrokerError.
+    """Closes them on streams that an earlier version has made; returns those that were changed.
+    Raises BrokerError.
 
     By a header of a message, its writer had all others of the stream removed.
     """

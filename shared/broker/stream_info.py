@@ -30,7 +30,7 @@ def has_quorum(info: Mapping[str, Any], within_s: float = _ACTIVE_S) -> bool:
 
 
 def servers_behind(info: Mapping[str, Any], within_s: float = float("inf")) -> list[str]:
-    """Of the answer to `STREAM.INFO`: names of the servers that have a copy and are away, do not
+    """From the answer to `STREAM.INFO`: names of the servers that have a copy and are away, do not
     keep up, or were not heard within so many seconds.
 
     A server that hangs keeps up by its leader's word for a while, but is not heard any more.

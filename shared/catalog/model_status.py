@@ -39,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tells_no_hidden: bool = False
 
     def with_another(self, other: Limits) -> Limits:
-        """Of both: what one of them does is done."""
+        """The status of both: what one of them does is done."""
         names = Limits.__struct_fields__
         return Limits(**{name: getattr(self, name) and getattr(other, name) for name in names})
 

@@ -87,7 +87,7 @@ def sound_card(path: Path, config: dict[str, Any]) -> SoundCard | None:
 
 
 def _num_mel_bins(path: Path, encoder: dict[str, Any]) -> int:
-    """Of an encoder that hears as Whisper's does. Raises ConfigError."""
+    """The mel bins of an encoder that hears as Whisper's does. Raises ConfigError."""
     nested = read_json(path / "processor_config.json", dict, {}).get("feature_extractor")
     file = path / ("processor_config.json" if nested else "preprocessor_config.json")
     processor = nested or read_json(file, dict, {})

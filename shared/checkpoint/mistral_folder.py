@@ -131,7 +131,7 @@ def _hugging_face_name(place: str, stored_name: str, config: Mapping[str, Any]) 
 
 
 def _num_heads(name: str, config: Mapping[str, Any]) -> int:
-    """Of a projection whose rows are paired; 0 for all else."""
+    """The heads of a projection whose rows are paired; 0 for all else."""
     is_of_queries = name.endswith(".q_proj.weight")
     if not is_of_queries and not name.endswith(".k_proj.weight"):
         return 0
@@ -142,7 +142,7 @@ def _num_heads(name: str, config: Mapping[str, Any]) -> int:
 
 
 def _dtype(tensors: CheckpointTensors) -> str:
-    """Of what is not quantised. Raises ConfigError."""
+    """The dtype of what is not quantised. Raises ConfigError."""
     header = tensors.headers.get(_NORM)
     if header is None or header.dtype not in _DTYPES:
         stored = "none" if header is None else header.dtype

@@ -141,7 +141,7 @@ class ModelFiles:
         return dataclasses.replace(files, stretched_context_len=wanted)
 
     def tokenizer_bundle(self) -> TokenizerBundle:
-        """With the chat template that was wanted in place of its own.
+        """The bundle with the chat template that was wanted in place of its own.
 
         With dummy weights a tokenizer may be missing: then each token's text is its number.
 
@@ -307,7 +307,7 @@ class ModelFiles:
 
     @property
     def _is_mixture(self) -> bool:
-        """Of experts: they alone are made codes."""
+        """Whether it is a mixture of experts: they alone are made codes."""
         return any(self._text_config.get(key) for key in _EXPERT_KEYS)
 
     @property

@@ -27,7 +27,7 @@ class ModelOptions:
 
     @classmethod
     def of(cls, config: object) -> Self:
-        """Of a configuration that has such fields."""
+        """The options of a configuration that has such fields."""
         return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})
 
     def processor_file(self) -> ProcessorFile | None:

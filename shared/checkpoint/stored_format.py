@@ -27,7 +27,7 @@ HEAD_FORMAT: Mapping[MadeFormat, MadeFormat] = {"int8": "int8", "int4": "int8", 
 
 
 def made_format(kind: MadeFormat) -> str:
-    """Of weights that are stored in 16 bits, and quantised when they are loaded."""
+    """The format of weights that are stored in 16 bits, and quantised when they are loaded."""
     return f"{_MADE[kind]}, made when loaded"
 
 

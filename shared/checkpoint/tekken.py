@@ -32,7 +32,7 @@ _SPECIAL = {
 
 
 class _Parts(NamedTuple):
-    """Of a chat template, where versions differ."""
+    """The parts of a chat template, where versions differ."""
 
     system: str | None  # None: it stands before the last user's words
     tools_at: str  # the user's message before which tools are told
@@ -173,7 +173,7 @@ def _chat_template(version: str, special: list[str]) -> dict[str, str]:
 
 
 def _special_tokens(file: Path, entries: list[Any], num_wanted: object) -> list[str]:
-    """By token id; those that the file leaves out have names of their own."""
+    """Special tokens by token id; those that the file leaves out have names of their own."""
     texts: dict[object, str] = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("token_str"), str):
@@ -188,7 +188,7 @@ def _special_tokens(file: Path, entries: list[Any], num_wanted: object) -> list[
 
 
 def _words(file: Path, entries: object, num_wanted: int | None) -> list[bytes]:
-    """By rank. Files may have more of them than the model."""
+    """The words by rank. Files may have more of them than the model."""
     if not isinstance(entries, list) or (num_wanted is not None and len(entries) < num_wanted):
         raise ConfigError(f"{file}: 'vocab' has not the {num_wanted} words that 'config' tells of")
     words = []

@@ -15,7 +15,7 @@ _PARENT = Path(__file__).resolve().parents[2]
 
 @functools.cache
 def own_version() -> str:
-    """Of jetflock, as its package says it: five milliseconds the first time."""
+    """The version of jetflock, as its package says it: five milliseconds the first time."""
     return version("jetflock")
 
 

@@ -45,13 +45,13 @@ class FixedSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="fixed"):
         return PixelSize(self.height, self.width)
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted. None: no fitted one has this size."""
+        """The grid of an image that has been fitted. None: no fitted one has this size."""
         if size != (self.height, self.width):
             return None
         return ImageGrid(1, self.num_features)
 
     def array_size(self, size: PixelSize) -> PixelSize:
-        """Of the pixels that carry a fitted image."""
+        """The size of the pixels that carry a fitted image."""
         return size
 
     @property
@@ -92,11 +92,11 @@ class AreaSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="area"):
         return PixelSize(cells[0] * self.cell, cells[1] * self.cell)
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted. None: no fitted one has this size."""
+        """The grid of an image that has been fitted. None: no fitted one has this size."""
         return cells_of(size, self.cell)
 
     def array_size(self, size: PixelSize) -> PixelSize:
-        """Of the pixels that carry a fitted image."""
+        """The size of the pixels that carry a fitted image."""
         return size
 
     @property
@@ -135,12 +135,12 @@ class EdgeSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="edge"):
         return PixelSize(cells[0] * self.cell, cells[1] * self.cell)
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted. None: no fitted one has this size."""
+        """The grid of an image that has been fitted. None: no fitted one has this size."""
         grid = cells_of(size, self.cell)
         return None if grid == (1, 1) else grid
 
     def array_size(self, size: PixelSize) -> PixelSize:
-        """Of the pixels that carry a fitted image."""
+        """The size of the pixels that carry a fitted image."""
         return size
 
     @property
@@ -179,12 +179,12 @@ class BudgetSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="budget"):
         return PixelSize(rows * self.cell, cols * self.cell)
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted. None: no fitted one has this size."""
+        """The grid of an image that has been fitted. None: no fitted one has this size."""
         grid = cells_of(size, self.cell)
         return grid if grid is not None and grid.num_features <= self.budgets[-1] else None
 
     def array_size(self, size: PixelSize) -> PixelSize:
-        """Of the pixels that carry a fitted image."""
+        """The size of the pixels that carry a fitted image."""
         return size
 
     @property

@@ -116,7 +116,7 @@ class PrefixSet:
         self._kept.clear()
 
     def keep(self, hashes: Sequence[bytes], until: float) -> None:
-        """Of a chain that was added: it is forgotten later than by use."""
+        """Keeps what was added of a chain: it is forgotten later than by use."""
         for each in reversed(hashes):
             if each in self._hashes:
                 self._kept[each] = max(until, self._kept.pop(each, 0.0))
@@ -222,7 +222,7 @@ class PoolPrefixes:
         return PublicPrefix(public_namespace(self._weights.revision, request.adapter), num_tokens)
 
     def chain(self, request: GenerateRequest, prompt_ids: bytes | None = None) -> PrefixChain:
-        """Of its prompt: as it was fetched, or as the request has it; that may be empty."""
+        """The chain of its prompt, as it was fetched or as the request has it, maybe empty."""
         ids = request.prompt_ids if prompt_ids is None else prompt_ids
         images = request.images
         if request.embeds is not None:  # as an image of that size

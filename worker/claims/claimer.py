@@ -63,7 +63,7 @@ class Claimer:
         return is_new and is_whole and self._adapters.has(request.adapter)
 
     def flow(self, request: GenerateRequest, delivery: Delivery) -> ClaimFlow:
-        """Of a delivered request that we do not run."""
+        """The flow of a delivered request that we do not run."""
         return ClaimFlow(self._claimant, request, delivery, lambda: secrets.token_hex(8))
 
     async def take(self, flow: ClaimFlow) -> ClaimStep:

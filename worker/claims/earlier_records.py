@@ -144,7 +144,7 @@ def is_suspect(crashes: Sequence[Crash]) -> bool:
 
 
 def _tells_crash(record: OwnershipRecord) -> bool:
-    """Of the epoch before this record."""
+    """Whether this record tells that the epoch before it crashed."""
     match record:
         case Claim():
             return record.after_death

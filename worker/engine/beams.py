@@ -54,7 +54,8 @@ class BeamSearch:
 
     @property
     def num_considered(self) -> int:
-        """So many go on without an end token, even if each beam has all of them on top.
+        """How many are considered: enough go on without an end token, even if each beam has all of
+        them on top.
 
         As many continuations of each beam are needed.
         """

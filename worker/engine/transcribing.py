@@ -156,7 +156,7 @@ class TranscriptionHandler:
         self._scheduler.add(Req(arrival, self._stop_check))
 
     def _prompt_of(self, run: _Run, card: HearingCard) -> list[int]:
-        """Of its present window."""
+        """The prompt of its present window."""
         transcript, start = run.transcript, run.prompt_ids.index(card.start_id)
         if transcript.needs_language:
             return [card.start_id]

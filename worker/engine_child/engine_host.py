@@ -202,7 +202,7 @@ class EngineHost:
         self._report_paused()
 
     def _report_paused(self) -> None:
-        """For one reason or both; without effect when the engine knows."""
+        """Reports a pause for one reason or both; without effect when the engine knows."""
         paused = self._is_stalled or self._is_frozen
         if self.ready is not None and paused != self._is_paused:
             self._is_paused = paused
@@ -220,7 +220,7 @@ class EngineHost:
 
     @property
     def gpu(self) -> GpuCard | None:
-        """With what is free of it now."""
+        """The GPU, with what is free of it now."""
         if self.ready is None or self.ready.gpu is None or self.load is None:
             return self.ready.gpu if self.ready is not None else None
         return msgspec.structs.replace(self.ready.gpu, free_bytes=self.load.gpu_free_bytes)
@@ -245,7 +245,7 @@ class EngineHost:
         return time.monotonic() - self._asked_at
 
     def excuse(self, seconds: float) -> None:
-        """For so long nothing was owed."""
+        """Excuses a time in which nothing was owed."""
         self._last_step_at += seconds
         if self._asked_at is not None:
             self._asked_at += seconds

@@ -28,7 +28,7 @@ def encode_frame(message: EngineCommand | EngineEvent) -> bytes:
 
 
 def to_frame(body: bytes) -> bytes:
-    """With its length before it."""
+    """The message with its length before it."""
     return _LENGTH.pack(len(body)) + body
 
 

@@ -125,7 +125,7 @@ class HeldRequest:
         return self.request.rid
 
     def meaning_of(self, delivery: Delivery) -> Redelivery:
-        """Of a further delivery of this request."""
+        """The meaning of a further delivery of this request."""
         if delivery.request_seq != self.delivery.request_seq:
             return Redelivery.DUPLICATE
         return Redelivery.AWAITED if self.state is HoldState.CLAIMING else Redelivery.DOUBTED
@@ -175,7 +175,7 @@ class HeldRequest:
 
     @property
     def num_output_tokens(self) -> int:
-        """Of all outputs, where it is a beam search."""
+        """The tokens of all outputs, where it is a beam search."""
         return len(self.tokens) + (0 if self.finish is None else self.finish.num_beam_tokens)
 
     @property
@@ -258,7 +258,7 @@ class HeldRequest:
         return entry
 
     def _entry(self, start: int, end: int, finish: Finish | None, now: float) -> TokenEntry:
-        """Of tokens [start, end)."""
+        """An entry of tokens [start, end)."""
         token_ids = self.tokens[start:end]
         restates = None if start else Restatement(end, self.num_prefix, self.progress_epoch)
         is_due = not start or finish is not None or self.cost.is_due(now)

@@ -12,7 +12,9 @@ _TELL_S = 1.0  # of what a killed worker has not told, nobody knows more than ho
 
 @dataclass(slots=True)
 class RunClock:
-    """Of one run in the engine, which tells by its own clock how long the run waited there."""
+    """The clock of one run in the engine, which tells by its own clock how long the run waited
+    there.
+    """
 
     added_at: float
     queue_s: float = 0.0
@@ -32,7 +34,7 @@ class RunClock:
             self.finished_at = now
 
     def facts(self, workers: tuple[str, ...]) -> RunFacts:
-        """Of a run that is over."""
+        """The facts of a run that is over."""
         return RunFacts(
             workers=workers,
             queue_s=_rounded(self.queue_s),

@@ -33,7 +33,7 @@ class RequestTasks:
         return self._group
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
-        """For one request: what fails for it is logged, and it will come again."""
+        """Spawns work for one request: what fails for it is logged, and it will come again."""
         self.group.create_task(_guarded(coroutine))
 
 

@@ -168,7 +168,7 @@ class OrphanSweeper:
         return [*accepted, *(request for request in joined if request is not None)]
 
     async def _end_if_lost(self, request: GenerateRequest, dead_id: str) -> bool:
-        """By leader reads: clients may resume just now."""
+        """Decides by leader reads: clients may resume just now."""
         rid, reply = request.rid, request.reply
         while True:
             try:

@@ -128,7 +128,9 @@ class Terminator:
         log.info("request_ended", rid=rid, reason=reason.value)
 
     def delete_prompt_later(self, rid: str, reply: AnyReply) -> None:
-        """Of a request that has ended; does nothing for one that travelled inline."""
+        """Deletes the prompt of a request that has ended; does nothing for one that travelled
+        inline.
+        """
         if name := prompt_object(rid, reply.num_prompt_tokens, has_images=reply.has_images):
             self._spawn(self._delete_object(name))
 

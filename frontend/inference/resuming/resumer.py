@@ -194,7 +194,9 @@ class Resumer:
         *,
         looks_on: bool = False,
     ) -> Generation:
-        """Of requests that are in the queue, or have been; it hears their text from now on."""
+        """The generation of requests that are in the queue, or have been; it hears their text from
+        now on.
+        """
         arrived_at = asyncio.get_running_loop().time()
         first = known[0].reply
         view = await self._response_view(first, record)
@@ -318,7 +320,7 @@ def _check_may_stream(reply: ReplyParams, stream: bool) -> None:
 
 
 def _left_s(choice: KnownChoice) -> float:
-    """Of a resumed request's time in the queue; 0: it has no bound of its own."""
+    """What is left of a resumed request's time in the queue; 0: it has no bound of its own."""
     if not choice.reply.queue_timeout_s:
         return 0.0
     return max(0.001, choice.reply.queue_timeout_s - choice.age_s)

@@ -111,7 +111,9 @@ class TaggedArguments:
         return told, end + len(self._form.end)
 
     def _closed(self, text: str, at: int) -> tuple[str, int]:
-        """By its mark, or by something else: what that is belongs to no argument."""
+        """How an argument is closed: by its mark, or by something else; what that is belongs to no
+        argument.
+        """
         self.is_closed = True
         end = at + len(self._form.close) if text.startswith(self._form.close, at) else at
         return ("}" if self._num_read else "{}"), end
@@ -123,7 +125,7 @@ class TaggedArguments:
         return f"{begin}{json.dumps(name, ensure_ascii=False)}: {self._value(kind, value)}"
 
     def named(self, tag: str) -> tuple[str, ParamKind | None]:
-        """Of what a tag says the name of its parameter, and what that takes; None: text alone."""
+        """The name of its parameter that a tag says, and what that takes; None: text alone."""
         return tag, self._kinds.get(tag)
 
     def _value(self, kind: ParamKind | None, value: str) -> str:

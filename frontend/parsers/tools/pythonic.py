@@ -89,7 +89,7 @@ def python_head(text: str, at: int, names: Collection[str]) -> Head:
 
 
 def python_rules(i: int, tool: CallableTool) -> Iterator[str]:
-    """Of a call in Python: parameters in the order of the schema, with JSON for values.
+    """The rules of a call in Python: parameters in the order of the schema, with JSON for values.
 
     `first_i_j` is what may stand from the parameter j on where none stands before, `more_i_j`
     where one does. Raises UnsupportedParameter.

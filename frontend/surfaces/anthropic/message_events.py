@@ -44,7 +44,7 @@ Part = TextDelta | CallDelta
 
 
 class MessageEvents:
-    """Of one stream. A block is open from its first part until another one comes."""
+    """The events of one stream. A block is open from its first part until another one comes."""
 
     def __init__(self, stream: TextStream) -> None:
         self._stream = stream
@@ -117,7 +117,7 @@ class MessageEvents:
             self._open = None
 
     def _block(self, part: Part, text: str) -> Block:
-        """Of the same kind as a part of it, with this text or these arguments."""
+        """A block of the same kind as a part of it, with this text or these arguments."""
         if isinstance(part, CallDelta):
             name = call_id(self._stream.rid, part.idx, self._tools)
             return ToolUseBlock(id=name, name=part.name, input=arguments_so_far(text))
@@ -184,7 +184,7 @@ class MessageEvents:
 
 
 def _key(part: Part) -> str | int:
-    """Of the block that a part belongs to."""
+    """The key of the block that a part belongs to."""
     if isinstance(part, CallDelta):
         return part.idx
     return "thinking" if part.is_reasoning else "text"

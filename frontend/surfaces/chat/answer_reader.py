@@ -63,7 +63,7 @@ class AnswerReader:
 
     @property
     def num_reasoning_tokens(self) -> int | None:
-        """Of the tokens so far; None where nobody can tell."""
+        """How many of the tokens so far are reasoning; None where nobody can tell."""
         if self._num_reasoning_tokens is not None:
             return self._num_reasoning_tokens
         num_tokens = num_reasoning_tokens(self._parser, self._stream)

@@ -92,7 +92,7 @@ class ChatEvents:
         return head + b"}" + self._rest(stream, tokens, None)
 
     def _parsed(self, stream: TextStream, text: str) -> bytes:
-        """Of an answer that is more than content."""
+        """The parts of an answer that is more than content."""
         delta = self._readers[stream.reply.choice_idx].read(text)
         tokens = slice(0, 0)
         if self._tells_more:
@@ -123,7 +123,7 @@ class ChatEvents:
         ]
 
     def _rest(self, stream: TextStream, tokens: slice, reason: str | None) -> bytes:
-        """Of a choice behind its delta, and of the event."""
+        """The rest of a choice behind its delta, and of the event."""
         has_news = tokens.start < tokens.stop
         fields = {
             "logprobs": self._logprobs(stream, tokens) if has_news else None,

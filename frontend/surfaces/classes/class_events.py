@@ -20,7 +20,7 @@ class PoolingEvents(PooledEvents):
         return PooledList(**self._members(streams))
 
     def _members(self, streams: Sequence[TextStream]) -> dict[str, Any]:
-        """Of either list."""
+        """The members of either list."""
         return {
             "id": public_id(self._reply),
             "object": "list",
@@ -47,7 +47,7 @@ class ClassEvents(PoolingEvents):
         return ClassList(**self._members(streams))
 
     def _object(self, stream: TextStream) -> TextClass:
-        """Of equally likely labels the first."""
+        """A class as it is told: of equally likely labels the first."""
         probs = vector_of(stream)
         has_label = len(probs) == len(self._labels)
         return TextClass(

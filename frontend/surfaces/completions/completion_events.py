@@ -88,13 +88,15 @@ class CompletionEvents:
         reason: str | None,
         token_ids: dict[str, Any],
     ) -> bytes:
-        """Of a choice behind its text, and of the event."""
+        """The rest of a choice behind its text, and of the event."""
         ending = {} if reason is None else stop_fields(stream)
         fields = {"logprobs": logprobs, "finish_reason": reason, **ending, **token_ids}
         return b"," + encode_json(fields)[1:] + usage_tail(self._streams)
 
     def _logprobs(self, stream: TextStream, tokens: slice) -> CompletionLogprobs | None:
-        """Of output tokens; with `echo` those of the prompt come before the first of them."""
+        """The logprobs of output tokens; with `echo` those of the prompt come before the first of
+        them.
+        """
         reply = stream.reply
         if self._texts is None or reply.num_top is None or reply.hides_logprobs:
             return None
@@ -134,7 +136,7 @@ class CompletionEvents:
         )
 
     def _choices(self, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Of each the fields, but its index."""
+        """The fields of each choice, but its index."""
         for stream, text in self._kept(texts):
             if not stream.reply.num_beams:
                 yield {

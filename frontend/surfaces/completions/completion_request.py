@@ -172,7 +172,7 @@ def _logprob_options(body: CompletionBody) -> LogprobOptions:
 
 
 def _num_kept(body: CompletionBody) -> int:
-    """Of `best_of` choices, how many are told; 0: all. Raises InvalidRequest."""
+    """How many of `best_of` choices are told; 0: all. Raises InvalidRequest."""
     n = 1 if body.n is None else body.n
     RANGES["n"].check("n", n)
     RANGES["best_of"].check("best_of", body.best_of)

@@ -35,14 +35,14 @@ class EmbeddingEvents(PooledEvents):
 
 
 def told_vector(stream: TextStream) -> list[float] | str:
-    """Of an input that has been embedded, in the format that was asked for."""
+    """The vector of an input that has been embedded, in the format that was asked for."""
     if stream.reply.encoding_format is EncodingFormat.BASE64:
         return base64.b64encode(_bytes_of(stream)).decode()
     return vector_of(stream)
 
 
 def vector_of(stream: TextStream) -> list[float]:
-    """Of an input that has been embedded."""
+    """The vector of an input that has been embedded."""
     numbers = array.array("f", _bytes_of(stream))
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -50,7 +50,7 @@ def vector_of(stream: TextStream) -> list[float]:
 
 
 def rows_of(numbers: list[float], num_rows: int) -> list[list[float]]:
-    """Of each token apart."""
+    """The vectors of each token apart."""
     width = len(numbers) // num_rows
     return [numbers[at : at + width] for at in range(0, len(numbers), width)]
 

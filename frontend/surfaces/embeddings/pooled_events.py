@@ -19,11 +19,11 @@ class PooledEvents(ABC):
 
     @abstractmethod
     def _object(self, stream: TextStream) -> WireStruct:
-        """Of one input."""
+        """The object of one input."""
 
     @abstractmethod
     def _list(self, streams: Sequence[TextStream]) -> WireStruct:
-        """Of these, beside the usage of all."""
+        """The list of these, beside the usage of all."""
 
     def opening(self) -> list[bytes]:
         return []

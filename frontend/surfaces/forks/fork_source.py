@@ -44,7 +44,7 @@ class ForkSource:
     finish: Finish | None
 
     def logprobs_of(self, num_tokens: int) -> bytes:
-        """Of the first tokens."""
+        """The logprobs of the first tokens."""
         record_bytes = len(self.logprobs) // (len(self.token_ids) or 1)
         return self.logprobs[: num_tokens * record_bytes]
 
@@ -146,7 +146,7 @@ class ForkSources:
         )
 
     async def _reply(self, rid: str) -> SealedReply | None:
-        """Of a request that is known, wherever it is."""
+        """The reply data of a request that is known, wherever it is."""
         queued = await self._cluster.queue.find(rid)
         if queued is not None:
             return queued.reply

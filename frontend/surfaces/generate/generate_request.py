@@ -220,7 +220,7 @@ def _is_list(given: Any, name: str) -> bool:
 
 
 def _logprob_options(body: GenerateBody, fields: SamplingFields, vocab_size: int) -> LogprobOptions:
-    """By SGLang's names, or by vLLM's. Raises InvalidRequest."""
+    """Reads SGLang's names, or vLLM's. Raises InvalidRequest."""
     num_top = checked_num_top("logprobs", body.logprobs)
     num_prompt_top = checked_num_top("prompt_logprobs", fields.prompt_logprobs)
     start = body.logprob_start_len

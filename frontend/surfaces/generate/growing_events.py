@@ -15,7 +15,7 @@ _GROWTH = 32  # then one is sent when this part of the last one has come
 
 
 class GrowingEvents:
-    """Of each choice the JSON of what came before is kept: an event costs a copy of it, and is
+    """The JSON of what came before is kept of each choice: an event costs a copy of it, and is
     not made anew. A resumed stream begins with what its client has.
 
     Long answers have fewer events, each larger than the one before by a share of it: all together

@@ -29,7 +29,7 @@ Part = TextDelta | CallDelta
 
 
 class OllamaEvents:
-    """Of one stream. A call of a tool is told when it is complete, in one piece."""
+    """The events of one stream. A call of a tool is told when it is complete, in one piece."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation

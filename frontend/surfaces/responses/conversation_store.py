@@ -165,7 +165,7 @@ class ConversationStore:
         return Conversation(conversation_id, record, written, is_running=bool(record.running))
 
     async def _as_of_now(self, record: ConversationRecord, message: StoredMessage) -> Conversation:
-        """With what the response has said that was begun last, where it has ended."""
+        """The conversation with what the response begun last has said, where that has ended."""
         conversation_id, seq = ID_PREFIX + record.reply.group_id, message.seq
         if not record.running:
             return Conversation(conversation_id, record, seq, is_running=False)

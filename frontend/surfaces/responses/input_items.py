@@ -190,7 +190,7 @@ def _message(item: MessageItem, where: str) -> InputMessage:
 
 
 def _said(part: _Input | OutputText, where: str) -> OutputText:
-    """By the assistant."""
+    """What the assistant said."""
     if isinstance(part, InputImage | InputAudio):
         told = "an image" if isinstance(part, InputImage) else "audio"
         raise UnsupportedParameter(where, f"is {told}: an assistant has said text")

@@ -40,7 +40,7 @@ def status_of(finish: Finish) -> ResponseStatus:
 
 
 def unfinished_response(record: StoredResponse, status: ResponseStatus) -> Response:
-    """Of a request that waits or runs: `queued` or `in_progress`."""
+    """The response of a request that waits or runs: `queued` or `in_progress`."""
     return Response(
         id=public_id(record.reply),
         object="response",
@@ -55,7 +55,7 @@ def unfinished_response(record: StoredResponse, status: ResponseStatus) -> Respo
 
 
 def done_response(view: ResponseView, done: Done) -> Response:
-    """Of a result as it is stored."""
+    """The response of a result as it is stored."""
     error = failure_of(done.finish, view.record.reply)
     token_ids = unpack_token_ids(done.token_ids)
     return finished_response(

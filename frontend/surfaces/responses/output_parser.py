@@ -140,6 +140,6 @@ class OutputParser:
         yield Opened(item)
 
     def _take_logprobs(self, item: OutputItem, num_tokens: int) -> _Logprobs:
-        """Of tokens that no item has yet; only messages show them."""
+        """Takes those of tokens that no item has yet; only messages show them."""
         tokens, self._num_told = slice(self._num_told, num_tokens), num_tokens
         return self._logprobs(tokens) if item.kind is ItemKind.MESSAGE else []

@@ -333,6 +333,6 @@ def _shown_reasoning(given: ReasoningField | None) -> dict[str, Any] | None:
 
 
 def _shown_tool(tool: ResponseTool) -> dict[str, Any]:
-    """With what it takes for granted."""
+    """A tool with what it takes for granted."""
     shown = {name: getattr(tool, name) for name in ("name", "description", "parameters")}
     return {"type": "function", **shown, "strict": bool(tool.strict)}

@@ -28,5 +28,5 @@ class ResponseStarts:
         await self._conversations.begin(conversation, rid)
 
     async def forget(self, rid: str) -> None:
-        """Of a request that was not accepted; a failure leaves rubbish, nothing worse."""
+        """Forgets a request that was not accepted; a failure leaves rubbish, nothing worse."""
         await self._responses.forget(rid)

@@ -194,7 +194,7 @@ class ResponseStore:
         self._older = None
 
     async def forget(self, rid: str) -> None:
-        """Of a request that was not accepted; a failure leaves rubbish, nothing worse."""
+        """Forgets a request that was not accepted; a failure leaves rubbish, nothing worse."""
         with contextlib.suppress(BrokerError):
             await self.delete(rid)
 

@@ -103,7 +103,7 @@ class TemplatePair:
 
 
 def layout_of(model: ServedModel, instruction: str | None) -> PairLayout:
-    """Of a model that scores. Raises InvalidRequest when it takes no instruction."""
+    """The layout of a model that scores. Raises InvalidRequest when it takes no instruction."""
     card = model.card.score
     assert card is not None, "checked before"
     template, tokenizer = model.text.chat_template, model.text.tokenizer

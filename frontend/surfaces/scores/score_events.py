@@ -41,7 +41,7 @@ class ScoreEvents(PooledEvents):
 
 
 def score_of(stream: TextStream) -> float:
-    """Of a pair: the one label, or "yes", which stands before "no"."""
+    """The score of a pair: the one label, or "yes", which stands before "no"."""
     assert stream.finish is not None
     score: float = struct.unpack_from("<f", stream.finish.embedding)[0]
     return score
@@ -54,7 +54,7 @@ class RerankEvents(PooledEvents):
         return [self.whole(())]
 
     def _list(self, streams: Sequence[TextStream]) -> Ranking:
-        """Of equal scores the text that came first goes first."""
+        """The ranked list: of equal scores the text that came first goes first."""
         assert self._reply.score_method is not None
         ranked = sorted(map(_result, streams), key=_unlikeliness)
         return Ranking(

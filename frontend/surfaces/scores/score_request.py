@@ -63,7 +63,7 @@ def _pairs(body: ScoreBody) -> list[Pair]:
 
 
 def _texts(body: ScoreBody, name: str, other_name: str) -> tuple[str, Texts]:
-    """With the name that they came by. Raises InvalidRequest."""
+    """The texts, with the name that they came by. Raises InvalidRequest."""
     given = {each: getattr(body, each) for each in (name, other_name)}
     named = [(each, texts) for each, texts in given.items() if texts is not None]
     if not named:

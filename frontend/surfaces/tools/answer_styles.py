@@ -35,7 +35,7 @@ class AnswerStyles:
         self._reasoning_parser = chosen_reasoning_parser(reasoning_parser) if has_own else None
 
     def chosen(self, template: str | None) -> ChosenParsers:
-        """For a model whose chat template has this source; None: it has none."""
+        """The style for a model whose chat template has this source; None: it has none."""
         own = self._reasoning_parser
         reasoning = "none" if own is None else own.name
         return chosen_parsers(

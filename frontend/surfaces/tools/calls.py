@@ -28,7 +28,7 @@ def read_arguments(text: str) -> Any:
 
 
 def arguments_so_far(written: str) -> Any:
-    """Of a call that the model has made: where it was cut, what is there."""
+    """The arguments of a call that the model has made: where it was cut, what is there."""
     try:
         return jiter.from_json(written.encode(), partial_mode=True) if written else {}
     except ValueError:  # no JSON: the model was free to write what it liked
@@ -36,7 +36,7 @@ def arguments_so_far(written: str) -> Any:
 
 
 def call_id(rid: str, idx: int, parser: str | None) -> str:
-    """Of one call of a request. `parser`: the name of the one that read it."""
+    """The id of one call of a request. `parser`: the name of the one that read it."""
     digest = hashlib.sha256(f"{rid}.{idx}".encode()).hexdigest()
     only_len = None if parser is None else TOOL_PARSERS.stored(parser).call_id_len
     return f"call_{digest[:_ID_LEN]}" if only_len is None else digest[:only_len]

@@ -52,7 +52,7 @@ class ChannelAnswer(AnswerParser):
         self._at = end
 
     def _is_dropped(self, *, is_cut: bool) -> bool:
-        """Of what is left outside messages: whether nobody would read it as content."""
+        """Whether nobody would read as content what is left outside messages."""
         if self._state in (self._in_arguments, self._behind_arguments):
             return True
         if is_cut and (self._has_calls or self._answer.is_calls_alone):

@@ -55,7 +55,7 @@ class Tool:
         return {"type": "function", "function": given}
 
     def schema(self) -> dict[str, Any]:
-        """Of the arguments, reduced to what constrains them. Raises InvalidRequest.
+        """The schema of the arguments, reduced to what constrains them. Raises InvalidRequest.
 
         Objects have the listed properties only, unless they say otherwise: a function knows no
         others. Without `strict`, a schema that cannot be closed stays open.
@@ -158,7 +158,7 @@ def _callable(choice: CallChoice, by_name: dict[str, Tool]) -> tuple[Tool, ...]:
 def chat_tool_use(
     tools: Sequence[ChatTool] | None, choice: ChatToolChoice | None, parallel: bool | None
 ) -> ToolUse | None:
-    """Of a chat. Raises InvalidRequest."""
+    """The tool use of a chat. Raises InvalidRequest."""
     known = [Tool(each.function, f"tools[{i}].function") for i, each in enumerate(tools or ())]
     match choice:
         case ChosenChatTool():
@@ -176,7 +176,7 @@ def chat_tool_use(
 def response_tool_use(
     tools: Sequence[ResponseTool] | None, choice: ResponseToolChoice | None, parallel: bool | None
 ) -> ToolUse | None:
-    """Of /v1/responses. Raises InvalidRequest."""
+    """The tool use of /v1/responses. Raises InvalidRequest."""
     known = [Tool(each, f"tools[{i}]") for i, each in enumerate(tools or ())]
     for tool, each in zip(known, tools or (), strict=True):
         each.check(tool.param)
@@ -194,7 +194,7 @@ def response_tool_use(
 def message_tool_use(
     tools: Sequence[MessageTool] | None, choice: MessageToolChoice | None
 ) -> ToolUse | None:
-    """Of /v1/messages. Raises InvalidRequest."""
+    """The tool use of /v1/messages. Raises InvalidRequest."""
     known = []
     for i, tool in enumerate(tools or ()):
         where = f"tools[{i}]"

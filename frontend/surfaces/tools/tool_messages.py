@@ -88,7 +88,7 @@ def declared_to(template: ChatTemplate, declared: list[dict[str, Any]]) -> list[
 def told_in_words(
     messages: list[dict[str, Any]], tools: list[dict[str, Any]], parser: ToolParser
 ) -> list[dict[str, Any]]:
-    """For a chat template that knows no tools: they stand in the system message."""
+    """Messages for a chat template that knows no tools: they stand in the system message."""
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     words = (
         "You may call functions. Each line describes one:\n"

@@ -93,7 +93,7 @@ class StoredHeads:
 
 
 def text_names(model_path: Path, heads: TensorHeads) -> TextHeads | None:
-    """For a checkpoint of which the text model alone is served. Raises ConfigError."""
+    """The names for a checkpoint of which the text model alone is served. Raises ConfigError."""
     config = read_json(model_path / "config.json", dict)
     return TextHeads(heads) if has_separate_text(config) else None
 

@@ -26,7 +26,7 @@ class TensorHeads(Protocol):
     def headers(self) -> Mapping[str, TensorHeader]: ...
 
     def read_bytes(self, name: str) -> bytes:
-        """Of a small tensor, as it is stored. Raises ConfigError when it cannot be read."""
+        """The bytes of a small tensor as it is stored. Raises ConfigError if it cannot be read."""
         ...
 
 

@@ -53,7 +53,7 @@ def _edge(processor: ImageProcessor, name: str) -> int:
 
 
 def _num_features(path: Path, config: dict[str, Any], tile: int) -> int:
-    """Of a tile. Raises ConfigError."""
+    """The features of a tile. Raises ConfigError."""
     vision = config.get("vision_config") or {}
     side, patch = vision.get("image_size", _SIDE), vision.get("patch_size", _PATCH)
     scale = config.get("scale_factor", _SCALE)

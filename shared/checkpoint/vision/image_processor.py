@@ -45,7 +45,7 @@ class ImageProcessor:
         *,
         may_pad: bool = False,
     ) -> ImageProcessor:
-        """Of preprocessor_config.json, or its later place in processor_config.json.
+        """Reads preprocessor_config.json, or its later place in processor_config.json.
 
         Raises ConfigError.
         """

@@ -37,7 +37,9 @@ def image_words(path: Path, defaults: Mapping[str, str]) -> list[str]:
 
 
 def added_ids(path: Path, *words: str) -> list[int]:
-    """Of tokens beside the vocabulary, which the tokenizer's files name. Raises ConfigError."""
+    """The ids of tokens beside the vocabulary, which the tokenizer's files name. Raises
+    ConfigError.
+    """
     added = read_json(path / "tokenizer_config.json", dict, {}).get("added_tokens_decoder")
     named = added if isinstance(added, dict) else {}
     ids = {each.get("content"): int(token_id) for token_id, each in named.items()}

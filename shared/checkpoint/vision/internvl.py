@@ -71,6 +71,6 @@ def _tile(processor: ImageProcessor, config: dict[str, Any]) -> tuple[int, int]:
 
 
 def _one(value: Any) -> Any:
-    """Of the two sides of a square."""
+    """The one length of both sides of a square; anything else as it is."""
     is_square = isinstance(value, list) and len(value) == 2 and value[0] == value[1]
     return value[0] if is_square else value

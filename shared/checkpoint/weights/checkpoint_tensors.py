@@ -33,7 +33,7 @@ class CheckpointTensors:
 
     @classmethod
     def read(cls, folder: Path, single_file: str = SINGLE_FILE) -> Self:
-        """Of the file, or of those that its index names. Raises ConfigError for files that are
+        """Reads the file, or those that its index names. Raises ConfigError for files that are
         missing, damaged, or not as the index says.
         """
         index = folder / f"{single_file}.index.json"

@@ -30,7 +30,7 @@ _Shape = Annotated[tuple[_Size, ...], msgspec.Meta(max_length=64)]  # as torch h
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
-    """Of one tensor, as it is written."""
+    """The entry of one tensor, as it is written."""
 
     dtype: str
     shape: _Shape
@@ -79,7 +79,7 @@ class SafetensorsFile:
 
 
 def read_headers(place: str, stream: BinaryIO, num_bytes: int) -> dict[str, TensorHeader]:
-    """Of the tensors by name, where `stream` has this many bytes; `place` is for errors.
+    """The heads of the tensors by name, where `stream` has this many bytes; `place` is for errors.
 
     Raises ConfigError.
     """
@@ -114,7 +114,7 @@ def _read_head(place: str, stream: BinaryIO, num_bytes: int) -> bytes:
 
 
 def _entries(place: str, head: bytes) -> dict[str, _Entry]:
-    """By name, in the order of their places."""
+    """The entries by name, in the order of their places."""
     try:
         raw = msgspec.json.decode(head, type=dict[str, msgspec.Raw])
         raw.pop(_METADATA, None)
@@ -147,7 +147,7 @@ def _tensors(place: str, start: int, entries: dict[str, _Entry]) -> dict[str, Te
 
 
 def _num_bytes(place: str, name: str, entry: _Entry) -> int:
-    """By its type and shape, which its place has to fit."""
+    """The bytes by its type and shape, which its place has to fit."""
     bits = _BITS.get(entry.dtype)
     if bits is None:
         raise _wrong(place, name, f"is of type {_shown(entry.dtype)}, which is not known here")

@@ -84,7 +84,7 @@ def byte_level_bpe(
 
 
 def byte_letters() -> list[str]:
-    """By byte, the letter that stands for it in a byte-level vocabulary."""
+    """The letter, by byte, that stands for it in a byte-level vocabulary."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(each if each in visible else next(others)) for each in range(0x100)]

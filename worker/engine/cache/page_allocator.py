@@ -77,8 +77,8 @@ def num_kv_pages(config: EngineConfig, needs: PoolNeeds) -> PoolSize:
 
 
 def num_empty_pages(config: EngineConfig, max_running: int, max_context_len: int) -> int:
-    """Of a model that keeps no keys and values: the scheduler admits by them, and prefixes are
-    found by them. As configured, or for so many of the longest texts.
+    """The pages of a model that keeps no keys and values: the scheduler admits by them, and
+    prefixes are found by them. As configured, or for so many of the longest texts.
     """
     num_tokens = config.num_kv_tokens
     if num_tokens is None:

@@ -12,7 +12,9 @@ _SLACK = 64  # entries of nodes that are pinned no more, before they are swept o
 
 
 def next_chain(chain: bytes, key: bytes) -> bytes:
-    """Of a page behind that of `chain`: a digest of a namespace and of all tokens up to its end."""
+    """The chain of a page behind that of `chain`: a digest of a namespace and of all tokens up to
+    its end.
+    """
     return hashlib.sha256(chain + key).digest()
 
 

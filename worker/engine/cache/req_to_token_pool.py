@@ -60,7 +60,7 @@ class ReqToTokenPool:
 
 
 class PageTables(NamedTuple):
-    """Of the rows of one scheduler."""
+    """The page tables of the rows of one scheduler."""
 
     all: ReqToTokenPool
     windows: ReqToTokenPool | None = None  # of layers with a window; None: these have no others

@@ -37,7 +37,9 @@ class BorderState(NamedTuple):
 
 @dataclass(slots=True)
 class OwnSnapshots:
-    """Of a request that has a row: where its state is to be kept, and the slots that it has."""
+    """The snapshots of a request that has a row: where its state is to be kept, and the slots that
+    it has.
+    """
 
     wanted: list[int]  # borders, rising, that no step has come to yet
     last_border: int  # of the last state that stays
@@ -72,18 +74,18 @@ class StateSnapshots:
 
     @property
     def num_cached(self) -> int:
-        """Of pages of the radix cache."""
+        """How many are of pages of the radix cache."""
         return len(self._nodes)
 
     def allocate(self) -> int | None:
-        """For a request. None: requests have them all."""
+        """A slot for a request. None: requests have them all."""
         if self._free:
             return self._free.pop()
         node = self._nodes.first()
         return None if node is None else self._take_from(node)
 
     def allocate_latest(self) -> int | None:
-        """For what a request has computed last: it is overwritten as that goes on."""
+        """A slot for what a request has computed last: it is overwritten as that goes on."""
         if self.num_latest >= self.num_slots // 2:
             return None
         slot = self.allocate()
@@ -119,8 +121,8 @@ class StateSnapshots:
             self.free(self._take_from(node))
 
     def check_integrity(self, cached: list[int], owned: list[int]) -> None:
-        """With the slots of all pages and requests. Raises RuntimeError when one is lost or in two
-        places.
+        """Checks it with the slots of all pages and requests. Raises RuntimeError when one is lost
+        or in two places.
         """
         slots = self._free + cached + owned
         if sorted(slots) != list(range(self.num_slots)):

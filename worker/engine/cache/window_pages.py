@@ -22,7 +22,7 @@ def num_running_pages(window: int, page_size: int, max_running: int, max_step_to
 
 @dataclass(slots=True)
 class OwnWindow:
-    """Of a request that has a row: what it holds of the pages of layers with a window."""
+    """What a request that has a row holds of the pages of layers with a window."""
 
     first: int  # page of its text
     nodes: deque[RadixNode]  # of the cache, that page and those behind it
@@ -45,7 +45,7 @@ class WindowPages:
         self._unheld = NodeQueue()
 
     def tail(self, num_pages: int) -> range:
-        """Of so many pages of a text those that the next token sees."""
+        """Those of so many pages of a text that the next token sees."""
         first_token = max(0, num_pages * self._page_size - self._window + 1)
         return range(first_token // self._page_size, num_pages)
 
@@ -67,7 +67,7 @@ class WindowPages:
                 self._unheld.push(node)
 
     def allocate(self, num_pages: int) -> list[int]:
-        """For a request; the content is undefined. There are enough that nobody holds."""
+        """Pages for a request; the content is undefined. There are enough that nobody holds."""
         while not self.allocator.can_allocate(num_pages):
             node = self._unheld.first()
             assert node is not None, f"requests hold all pages but {self.allocator.num_free}"
@@ -82,7 +82,7 @@ class WindowPages:
         self._unheld.push(node)
 
     def hold(self, node: RadixNode) -> None:
-        """For a request whose next token sees it, until `let_go`."""
+        """Holds pages for a request whose next token sees it, until `let_go`."""
         assert node.window_page is not None
         if node.num_window_holders == 0:
             self._unheld.remove(node)
@@ -104,7 +104,7 @@ class WindowPages:
         self.version += 1
 
     def check_integrity(self, nodes: Collection[RadixNode], owned: Sequence[int]) -> None:
-        """With all pages of the cache, and those that requests hold by themselves. Raises
+        """Checks it with all pages of the cache, and those that requests hold by themselves. Raises
         RuntimeError when one is lost or in two places.
         """
         cached = [node.window_page for node in nodes if node.window_page is not None]

@@ -21,7 +21,7 @@ Hear = Callable[[npt.NDArray[np.float32]], torch.Tensor]
 
 
 class CrossShape(NamedTuple):
-    """Of what a request keeps."""
+    """The shape of what a request keeps."""
 
     num_layers: int
     num_heads: int

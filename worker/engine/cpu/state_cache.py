@@ -37,7 +37,7 @@ class StateCache:
         self._memory.release()
 
     def step(self, batch: ScheduleBatch) -> StepStates:
-        """Of a step that is computed now."""
+        """The states of a step that is computed now."""
         for copy in batch.copies.restored:
             self._restore(copy)
         rows = [entry.req.row for entry in batch.entries]
@@ -74,7 +74,7 @@ class StateCache:
         return tuple(marks)
 
     def _wipe(self, rows: Sequence[int]) -> None:
-        """For requests that begin."""
+        """Wipes the slots of requests that begin."""
         for row in rows:
             self._num_tokens[row] = 0
         for state in itertools.chain(*self._layers) if rows else ():

@@ -10,9 +10,9 @@ from worker.engine.cpu.cache_memory import CacheMemory
 
 
 class StreamPool:
-    """By slot, as keys and values are: the streams that came into some layers when the token there
-    was computed; of a layer behind the last, what the last norm gave. Whoever finds a page by its
-    prefix finds them, too.
+    """Streams by slot, as keys and values are: the streams that came into some layers when the
+    token there was computed; of a layer behind the last, what the last norm gave. Whoever finds a
+    page by its prefix finds them, too.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ _SUFFIXES = (".py", ".h", ".cpp")
 
 
 def code_digest(folders: Iterable[Path]) -> bytes:
-    """Of all Python and C++ in these folders and below them, with its names."""
+    """A digest of all Python and C++ in these folders and below them, with its names."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(folder.rglob("*")):

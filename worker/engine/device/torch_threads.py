@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def torch_threads(num_threads: int) -> Iterator[None]:
-    """For this thread, and for those that begin meanwhile."""
+    """Sets torch's threads for this thread, and for those that begin meanwhile."""
     usual = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
@@ -22,7 +22,7 @@ def torch_threads(num_threads: int) -> Iterator[None]:
 
 @contextmanager
 def lone_threads(num_threads: int) -> Iterator[ThreadPoolExecutor]:
-    """For parts of one piece of work.
+    """Threads for parts of one piece of work.
 
     torch's own wait for each other after each operation, and spin: where others compute, too, that
     takes more of the processors than the work does.

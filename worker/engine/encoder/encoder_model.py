@@ -52,7 +52,7 @@ class EncoderModel:
         return logits.float()
 
     def told(self, row: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
-        """Of one text's outputs, on the host."""
+        """What is told of one text's outputs, on the host."""
         if self._head is None:
             return score_vector(row, pooling)
         return embedding_vector(row, pooling)

@@ -131,7 +131,7 @@ class _Texts:
         return sum(req.num_tokens for req in self.reqs)
 
     def vectors(self) -> Iterator[tuple[int, bytes | SampleError]]:
-        """With the run id of each."""
+        """The vectors, with the run id of each."""
         for group, rows in zip(self.groups, self.outputs, strict=True):
             for idx, row in zip(group.idx, rows, strict=True):
                 req = self.reqs[idx]

@@ -21,12 +21,12 @@ class StateLayer:
 
     @property
     def num_values(self) -> int:
-        """Of one request."""
+        """The values of one request."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @property
     def num_bytes(self) -> int:
-        """Of one request."""
+        """The bytes of one request."""
         return self.num_values * torch.float32.itemsize
 
 
@@ -56,13 +56,15 @@ class StepStates:
     _scan_orders: list[ScanOrder] = field(default_factory=list)  # one, or none yet
 
     def past_places(self, num_past: int) -> PastPlaces:
-        """For layers that see the last `num_past` inputs beside each token's own."""
+        """The places for layers that see the last `num_past` inputs beside each token's own."""
         if num_past not in self._past_places:
             self._past_places[num_past] = PastPlaces.of(self, num_past)
         return self._past_places[num_past]
 
     def scanned(self, matrices: torch.Tensor) -> ScannedRows:
-        """For layers that take one token after the other; `matrices` [num_slots, *shape]."""
+        """The states for layers that take one token after the other; `matrices` [num_slots,
+        *shape].
+        """
         if not self._scan_orders:
             self._scan_orders.append(ScanOrder.of(self.query_lens, self.marks))
         order = self._scan_orders[0]
@@ -86,7 +88,7 @@ class PastPlaces:
         num_stored = len(lens) * num_past
 
         def place(row: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-            """Of an input; the first token of the step has offset 0."""
+            """The place of an input; the first token of the step has offset 0."""
             stored = (row + 1) * num_past + offset
             return torch.where(offset < 0, stored, num_stored + token_starts[row] + offset)
 

@@ -51,7 +51,7 @@ class LoadProgress:
         self._channel.send(EngineLoading(phase, progress))
 
     def on_weights(self, progress: float) -> None:
-        """So much of the weights is loaded, 0 to 1."""
+        """Hears how much of the weights is loaded, 0 to 1."""
         if progress - self._reported >= GRAIN or progress == 1.0:
             self.enter(LOAD_WEIGHTS, progress)
 

@@ -89,10 +89,10 @@ class LoopedEngine(Protocol):
 
 
 class Profiler(Protocol):
-    """Of what the loop's thread computes."""
+    """Profiles what the loop's thread computes."""
 
     def begin(self, max_s: float) -> None:
-        """For at most so long. One that runs goes on."""
+        """Begins, for at most so long. One that runs goes on."""
         ...
 
     def end(self) -> None:

@@ -48,7 +48,7 @@ NO_BEAMS = (
 
 
 class FreeMemory(Protocol):
-    """Of a GPU."""
+    """The free memory of a GPU."""
 
     def num_bytes(self) -> int: ...
 

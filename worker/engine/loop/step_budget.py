@@ -29,12 +29,12 @@ class StepCosts:
 
     @property
     def prefill_token_s(self) -> float | None:
-        """Of one token of a prompt; None before there was any."""
+        """How long one token of a prompt takes; None before there was any."""
         return self._prefill_token_s
 
     def decode_s(self, num_decoding: int) -> float | None:
-        """Of a step in which so many requests decode: that of the nearest number that was seen, the
-        smaller of two; None before there was any.
+        """How long a step takes in which so many requests decode: that of the nearest number that
+        was seen, the smaller of two; None before there was any.
         """
         if not self._decode_s:
             return None

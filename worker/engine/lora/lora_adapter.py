@@ -29,7 +29,7 @@ class LoraRows:
 
 
 class LoraBatch:
-    """Of a step in which at least one request has an adapter."""
+    """The adapters of a step in which at least one request has an adapter."""
 
     def __init__(self, groups: Sequence[LoraRows]) -> None:
         self.groups = groups
@@ -51,7 +51,7 @@ class LoraBatch:
 def lora_batch(
     adapters: Sequence[Adapter | None], query_lens: npt.NDArray[np.int64]
 ) -> LoraBatch | None:
-    """Of a step's rows [num_rows], each with so many tokens. None: no row has an adapter."""
+    """The batch of a step's rows [num_rows], each with so many tokens; None: no adapters."""
     used = [adapter for adapter in dict.fromkeys(adapters) if isinstance(adapter, LoraAdapter)]
     if not used:
         return None

@@ -73,7 +73,7 @@ def read_encoder_config(model_path: Path, architecture: str) -> EncoderConfig:
 
 
 def make_encoder(hf_config: Any, dtype: torch.dtype) -> Any:
-    """With weights that mean nothing, on the device of the context."""
+    """An encoder with weights that mean nothing, on the device of the context."""
     register_encoder_attention()
     model = encoder_class(hf_config).from_config(
         copy.deepcopy(hf_config),

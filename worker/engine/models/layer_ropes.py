@@ -66,7 +66,7 @@ class LayerRopes:
         return self._rotaries[layer_id]
 
     def angles(self, layer_id: int) -> Angles | None:
-        """Of this step's positions."""
+        """The angles of this step's positions."""
         rotary = self._rotaries[layer_id]
         if rotary is None:
             return None

@@ -34,7 +34,7 @@ class _Shape(NamedTuple):
 
 
 def projection_name(layer_id: int, projection: str) -> str:
-    """By which a layer finds what an adapter adds to one of its four projections."""
+    """The name by which a layer finds what an adapter adds to one of its four projections."""
     return f"{layer_id}.{projection}"
 
 
@@ -53,7 +53,7 @@ def decoder_projections(
 def decoder_slices(
     config: DecoderConfig, weights: LoraWeights
 ) -> dict[tuple[int, str], list[LoraSlice]]:
-    """By layer and projection. Raises ConfigError as `decoder_projections` does."""
+    """The slices by layer and projection. Raises ConfigError as `decoder_projections` does."""
     _check_projections(config)
     slices = {}
     unknown = dict(weights)
@@ -91,7 +91,7 @@ def _check_projections(config: DecoderConfig) -> None:
 
 
 def _names(config: DecoderConfig) -> list[str]:
-    """Of the modules of its first layer that adapters may be on."""
+    """The names of the modules of its first layer that adapters may be on."""
     return [module for shape in _shapes(config, 0).values() for module in shape.parts]
 
 
@@ -134,7 +134,7 @@ def _slices(by_part: list[LoraPair | None], shape: _Shape) -> list[LoraSlice]:
 
 
 def _ordered(slices: list[LoraSlice], projection: str, config: DecoderConfig) -> list[LoraSlice]:
-    """With the values of each head of queries and keys in the order in which they are rotated."""
+    """The slices with the values of each head of queries and keys in the order of rotation."""
     order = head_order(config.rope, config.head_dim)
     if projection != QKV or order is None:
         return slices
@@ -151,7 +151,7 @@ def _with_order(each: LoraSlice, order: torch.Tensor) -> LoraSlice:
 
 
 def _shapes(config: DecoderConfig, layer_id: int) -> dict[str, _Shape]:
-    """Of a layer; of experts none but the shared one, which sees all tokens."""
+    """The shapes of a layer; of experts none but the shared one, which sees all tokens."""
     hidden_size = config.hidden_size
     attention_size, kv_size = (
         num_heads * config.head_dim for num_heads in (config.num_heads, config.num_kv_heads)
@@ -222,12 +222,12 @@ class ModuleLoras:
 
 
 def _linears_beside(weight: torch.Tensor) -> Linears:
-    """Of its device and format."""
+    """Linear layers of its device and format."""
     return choose_linears(weight.dtype) if weight.device.type == "cpu" else PlainLinears()
 
 
 class _Hook:
-    """Of one module in one step."""
+    """What is added at one module in one step."""
 
     def __init__(self, name: str, loras: LoraBatch) -> None:
         self._name = name

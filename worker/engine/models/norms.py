@@ -33,7 +33,7 @@ class Norm(Protocol):
     """At one place of a layer."""
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """Of each row: [num_tokens, size]."""
+        """The norm of each row: [num_tokens, size]."""
         ...
 
     def of_sum(
@@ -94,8 +94,8 @@ class NoNorm:
 
 
 class HeadNorm:
-    """Of queries and keys, and it may be of values. Its weights are in the model's dtype where it
-    is plain, as kernels read them.
+    """The norm of queries and keys, and it may be of values. Its weights are in the model's dtype
+    where it is plain, as kernels read them.
     """
 
     def __init__(

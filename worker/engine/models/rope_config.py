@@ -41,14 +41,16 @@ class RopeConfig:
     axes: tuple[int, ...] = ()  # by pair: 0 to 2, of positions by time, row, column; (): of one
 
     def num_rotated(self, head_dim: int) -> int:
-        """Of the values of a head."""
+        """How many values of a head are rotated."""
         if self.kind == "proportional":
             return 2 * int(head_dim * self.share // 2)
         return int(head_dim * self.share)
 
     @property
     def growth(self) -> float:
-        """Of queries and keys, which attend more sharply for it (arXiv 2309.00071, 2402.13753)."""
+        """The growth of queries and keys, which attend more sharply for it (arXiv 2309.00071,
+        2402.13753).
+        """
         if self.kind not in ("yarn", "longrope"):
             return 1.0
         if self.attention_factor is not None:
@@ -97,7 +99,7 @@ def neighbours_rope_config(config: ConfigFile, *, has_neighbours: bool) -> RopeC
 
 
 class LayeredRopes(NamedTuple):
-    """Of a model whose layers rotate by their types."""
+    """The rotations of a model whose layers rotate by their types."""
 
     main: RopeConfig  # of full attention, which reaches farthest
     layers: tuple[RopeConfig, ...]

@@ -200,7 +200,7 @@ def attention_names(hf_config: Any) -> str | dict[str, str]:
 
 
 def make_model(hf_config: Any, dtype: torch.dtype) -> Any:
-    """With weights that mean nothing, on the device of the context."""
+    """A model with weights that mean nothing, on the device of the context."""
     register_attention()
     model = auto_model(hf_config).from_config(
         hf_config, attn_implementation=attention_names(hf_config), dtype=dtype

@@ -76,7 +76,7 @@ class TransformersModel:
 
     @property
     def num_bytes(self) -> int:
-        """Of its parameters, tied ones once."""
+        """The bytes of its parameters, tied ones once."""
         parts = {part for module in (self._body, self._head) for part in module.parameters()}
         return sum(part.nbytes for part in parts)
 
@@ -159,7 +159,7 @@ def load_transformers_model(
     device: torch.device,
     experts: ExpertProducts | None = None,
 ) -> TransformersModel:
-    """With `experts`, those that are stored in codes are multiplied by them.
+    """Loads it. With `experts`, those that are stored in codes are multiplied by them.
 
     Raises ConfigError for a checkpoint that does not fit its configuration.
     """

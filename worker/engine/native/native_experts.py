@@ -112,12 +112,12 @@ class NativeExperts:
 
     @property
     def integer_share(self) -> float:
-        """Of their values those whose inputs are rounded to integers."""
+        """The share of their values whose inputs are rounded to integers."""
         return self._packed.integer_share
 
     @property
     def num_bytes(self) -> int:
-        """Of all memory that the weights take."""
+        """The bytes of all memory that the weights take."""
         return self._packed.num_bytes
 
     def make(self, experts: Iterable[ExpertWeights], gate: Gate) -> ExpertLayer:

@@ -71,7 +71,7 @@ class _Head(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of the whole file."""
+        """The bytes of the whole file."""
         return _HEAD_BYTES + self.body_bytes + self.table_bytes
 
 

@@ -96,7 +96,7 @@ class PackedFolder:
         return mapped
 
     def _build(self, key: bytes, num_bytes: int, build: Build) -> MappedFile | None:
-        """With the lock of `key`. Raises NoRoom; OSError."""
+        """Builds it with the lock of `key`. Raises NoRoom; OSError."""
         self._make_room(key, num_bytes)
         self._check_disk(num_bytes)
         path, made = self._file(key, SUFFIX), self._file(key, ".new")
@@ -130,7 +130,7 @@ class PackedFolder:
             log.info("packed_weights_removed", path=str(path), num_bytes=kept[path].st_size)
 
     def _remove_left_behind(self, key: bytes) -> None:
-        """By workers that died while they built: nobody has their locks."""
+        """Removes what is left by workers that died while they built: nobody has their locks."""
         for path in self.path.glob("*.new"):
             if path == self._file(key, ".new"):
                 continue

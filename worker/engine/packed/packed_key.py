@@ -46,7 +46,7 @@ class Sources:
         return sum(file.num_bytes for file in self.files)
 
     def digest(self, num_threads: int) -> bytes:
-        """Of every byte, whatever the files are called where, and how old they are."""
+        """A digest of every byte, whatever the files are called where, and how old they are."""
         whole = hashlib.sha256()
         for file, digests in self._block_digests(num_threads):
             whole.update(f"{file.path.name}:{file.num_bytes}\n".encode())
@@ -95,7 +95,7 @@ class Sources:
 
 
 def packed_key(sources: bytes, *settings: str) -> bytes:
-    """Of weights made of `sources` by this code, as `settings` want them.
+    """The key of weights made of `sources` by this code, as `settings` want them.
 
     All of the engine's code counts, and all that it shares with others, as torch's version does:
     a change of what reads a format must not be answered with what an older version read.

@@ -24,7 +24,7 @@ class ReqEmbeds:
 
     @classmethod
     def of(cls, embeds: RunEmbeds) -> Self:
-        """Of one that `EmbedsRule.error` has found right."""
+        """The embeddings of one that `EmbedsRule.error` has found right."""
         row_bytes = embeds.width * embeds.dtype.num_bytes
         return cls(np.frombuffer(embeds.rows, np.uint8).reshape(-1, row_bytes), embeds.dtype)
 

@@ -22,7 +22,7 @@ class Sound:
 
     @classmethod
     def maybe_of(cls, command: AddRequest, card: HearingCard | None) -> Self | None:
-        """Of a run that `Ears.error` has found right; None: it has none."""
+        """The window of a run that `Ears.error` has found right; None: it has none."""
         if command.audio is None or card is None:
             return None
         frames = np.frombuffer(command.audio.frames, "<f4").reshape(-1, card.num_mel_bins)

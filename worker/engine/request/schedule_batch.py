@@ -109,7 +109,7 @@ class StepSize(NamedTuple):
 
 
 class StateCopy(NamedTuple):
-    """Of the state behind the first `num_tokens` tokens of a row: from a slot, or into one."""
+    """Copies the state behind the first `num_tokens` tokens of a row: from a slot, or into one."""
 
     row: int
     snapshot: int  # slot

@@ -41,7 +41,8 @@ class StepHandle(Protocol):
     """A step that was launched."""
 
     def choose(self) -> None:
-        """Of a batch that chooses late, once: reads what it needs of the batch's requests now.
+        """Chooses once for a batch that chooses late: reads what it needs of the batch's requests
+        now.
 
         The steps before it are booked, and none has been launched behind it.
         """

@@ -19,7 +19,7 @@ Sample = tuple[int | SampleError, bytes]  # a token and its logprobs
 
 
 class DraftCounts:
-    """Of all guesses, since start."""
+    """The counts of all guesses, since start."""
 
     def __init__(self) -> None:
         self.num_drafted = 0

@@ -56,7 +56,7 @@ class SnapshotPlanner:
         return [each.border for each in own.kept] + own.wanted
 
     def plan(self, entries: Sequence[ScheduledReq]) -> StateCopies:
-        """Of a step with these."""
+        """The plan of a step with these."""
         restored, self._restored = self._restored, []
         size = self._page_size
         kept = [

@@ -73,7 +73,7 @@ class DraftLength:
             self._trial_s += elapsed_s
 
     def on_result(self, num_drafted: int, num_accepted: int) -> None:
-        """Of one request's step."""
+        """Hears of the result of one request's step."""
         self._num_tried += 1
         for idx in range(min(num_accepted + 1, num_drafted)):
             self._num_seen += 1

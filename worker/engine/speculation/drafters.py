@@ -38,8 +38,8 @@ _DRAFTERS: dict[SpeculateName, Callable[[EngineConfig], Drafter]] = {
 def make_drafter(
     config: EngineConfig, model: Drafter | None = None, *, can_drop_tokens: bool
 ) -> Drafter | None:
-    """With a draft `model` if there is one. None: a step gives each request one token, as it must
-    where wrong guesses stay.
+    """A drafter, with a draft `model` if there is one. None: a step gives each request one token,
+    as it must where wrong guesses stay.
     """
     if not can_drop_tokens:
         return None

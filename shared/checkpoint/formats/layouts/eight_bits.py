@@ -63,7 +63,7 @@ class EightBits:
         return shape
 
     def scale_suffix(self, heads: WeightHeads) -> str:
-        """Of the scales that are there."""
+        """The suffix of the scales that are there."""
         return next(filter(heads.has, self.scales), self.scales[0])
 
     def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:

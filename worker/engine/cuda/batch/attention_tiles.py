@@ -61,19 +61,19 @@ def decode_keys(layer: AttentionLayer, dtype: torch.dtype, capability: Capabilit
 
 
 def least_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:
-    """Of shared memory, that the smallest program takes."""
+    """Bytes of shared memory that the smallest program takes."""
     return _taken_bytes(_least_rows(layer), MIN_TILE, layer, dtype)
 
 
 def _least_rows(layer: AttentionLayer) -> int:
-    """Of one query: the heads that share a KV head."""
+    """The rows of one query: the heads that share a KV head."""
     return max(MIN_TILE, _power_of_two(layer.num_heads // layer.num_kv_heads))
 
 
 def _fitting(
     num_keys: int, rows: int, layer: AttentionLayer, dtype: torch.dtype, capability: Capability
 ) -> int:
-    """So many, or fewer where there is too little shared memory."""
+    """The keys of a tile: as many as given, or fewer where there is too little shared memory."""
     room = shared_bytes(capability)
     while num_keys > MIN_TILE and _taken_bytes(rows, num_keys, layer, dtype) > room:
         num_keys //= 2

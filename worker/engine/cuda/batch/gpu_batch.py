@@ -74,5 +74,5 @@ class GpuBatch:
 
     @property
     def rope_positions(self) -> torch.Tensor:
-        """Of one axis: no image that has more is computed on a GPU."""
+        """Positions of one axis: no image that has more is computed on a GPU."""
         return self.positions

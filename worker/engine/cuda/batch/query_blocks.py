@@ -50,5 +50,5 @@ def block_queries(layer: AttentionLayer, dtype: torch.dtype) -> int:
 
 
 def most_blocks(num_rows: int, num_tokens: int, num_queries: int) -> int:
-    """Of rows with so many tokens together."""
+    """The most blocks that rows with so many tokens together have."""
     return num_rows + num_tokens // num_queries

@@ -25,7 +25,7 @@ Multiply = Callable[[torch.Tensor, torch.Tensor, SkinnyTiles, SkinnyScratch], to
 
 
 class LinearTrial:
-    """Of weights [num_outputs, width] of noise: a trial depends on no model's."""
+    """Tries weights [num_outputs, width] of noise: a trial depends on no model's."""
 
     def __init__(
         self,

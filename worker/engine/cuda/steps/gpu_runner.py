@@ -181,7 +181,7 @@ class GpuRunner:
         return _GpuStep(self, self._device.mark(), batch, pieces, num_fitting)
 
     def choose_late(self, pieces: Sequence[_PieceOutput]) -> Moment:
-        """Of a step that chooses late, and in pieces where memory is short."""
+        """Chooses for a step that chooses late, and in pieces where memory is short."""
         for output in pieces:
             if num_samples := len(output.piece.points):
                 rows = _LateRows(output, 0, num_samples)

@@ -108,7 +108,7 @@ class RankGroup:
         return own
 
     def least(self, value: int, device: torch.device) -> int:
-        """Of all ranks' values. Waits for them, as `meet` does."""
+        """The least of all ranks' values. Waits for them, as `meet` does."""
         self.meet()
         values = torch.tensor([value], device=device)
         dist.all_reduce(values, op=dist.ReduceOp.MIN)

@@ -30,7 +30,7 @@ NO_ADAPTER = -1
 
 
 class RankProjections(dict[str, LoraProjection]):
-    """Of rank 0; by `number` the others know theirs."""
+    """Rank 0's projections; by `number` the others know theirs."""
 
     def __init__(self, projections: dict[str, LoraProjection], number: int) -> None:
         super().__init__(projections)

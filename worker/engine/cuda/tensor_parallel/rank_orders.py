@@ -43,7 +43,7 @@ class KeepTokens(msgspec.Struct, frozen=True, tag="keep"):
 
 
 class StoredPair(NamedTuple):
-    """Of a LoRA adapter: bytes of the model's dtype."""
+    """A pair of a LoRA adapter: bytes of the model's dtype."""
 
     down: npt.NDArray[np.uint8]  # [rank, bytes of in_features]
     up: npt.NDArray[np.uint8]  # [out_features, bytes of rank]

@@ -125,7 +125,7 @@ def _version(package: str) -> str:
 
 
 class KernelTrials:
-    """Of one start of an engine."""
+    """The trials of one start of an engine."""
 
     def __init__(self, ask: Ask, verdicts: Verdicts | None = None) -> None:
         self._ask = ask
@@ -152,7 +152,7 @@ class KernelTrials:
     def choose_tiles(
         self, shape: tuple[int, int], num_layers: int, num_rows: int
     ) -> tuple[int, int, int] | None:
-        """For products in bfloat16, as `ChooseTiles`; the library's where ours fail."""
+        """Tiles for products in bfloat16, as `ChooseTiles`; the library's where ours fail."""
         answer = self._answer(TilesQuestion(*shape, num_layers, num_rows, "bfloat16"))
         if isinstance(answer, Unavailable):
             log.warning("linears_not_tried", shape=shape, num_rows=num_rows, reason=answer.reason)

@@ -66,7 +66,7 @@ class Indexer:
         angles: Angles | None,
         attention: AttentionBackend,
     ) -> None:
-        """For this step, and the layers that see what it chooses."""
+        """Chooses for this step, and the layers that see what it chooses."""
         assert isinstance(attention, ChoosingAttention), "checked when the model was loaded"
         queries = self._queries(query_latents).view(len(x), -1, self._config.head_dim)
         heads = torch.cat([queries, self._norm.of(self._key(x))[:, None]], dim=1)

@@ -56,7 +56,7 @@ class LatentConfig:
 
     @property
     def num_indexer_values(self) -> int:
-        """Of an indexer's matrices."""
+        """The values of an indexer's matrices."""
         assert self.indexer is not None
         assert self.query_rank is not None
         num_queries = self.query_rank * self.indexer.num_heads * self.indexer.head_dim
@@ -69,12 +69,12 @@ class LatentConfig:
 
     @property
     def head_dim(self) -> int:
-        """Of a query or key before it is absorbed."""
+        """The size of a query or key before it is absorbed."""
         return self.plain_dim + self.rotated_dim
 
     @property
     def num_projection_values(self) -> int:
-        """Of a layer's matrices."""
+        """The values of a layer's matrices."""
         queries = self.num_heads * self.head_dim
         query_inputs = self.query_rank or self.hidden_size
         num_values = query_inputs * queries

@@ -46,12 +46,14 @@ class MambaConfig:
 
     @property
     def num_values(self) -> int:
-        """Of all heads."""
+        """The values of all heads."""
         return self.num_heads * self.head_dim
 
     @property
     def num_channels(self) -> int:
-        """Of the convolution: values, then vectors to write by, then vectors to read by."""
+        """The channels of the convolution: values, then vectors to write by, then vectors to read
+        by.
+        """
         return self.num_values + 2 * self.num_groups * self.state_size
 
     @property
@@ -120,12 +122,12 @@ class DeltaNetConfig:
 
     @property
     def num_values(self) -> int:
-        """Of all heads."""
+        """The values of all heads."""
         return self.num_value_heads * self.value_dim
 
     @property
     def num_channels(self) -> int:
-        """Of the convolution: queries, then keys, then values."""
+        """The channels of the convolution: queries, then keys, then values."""
         return 2 * self.num_keys + self.num_values
 
     @property
@@ -151,7 +153,7 @@ class KimiDeltaConfig:
 
     @property
     def num_values(self) -> int:
-        """Of all heads."""
+        """The values of all heads."""
         return self.num_heads * self.head_dim
 
     @property
@@ -176,7 +178,7 @@ class LightningConfig:
 
     @property
     def num_values(self) -> int:
-        """Of all heads."""
+        """The values of all heads."""
         return self.num_heads * self.head_dim
 
     @property
@@ -199,6 +201,6 @@ RecurrentConfig: TypeAlias = (
 
 
 def layers_that_attend(config: ConfigFile, num_layers: int, recurrent: str) -> list[bool]:
-    """By layer: it attends, or is of the type `recurrent`. Raises ConfigError."""
+    """Whether, by layer, it attends or is of the type `recurrent`. Raises ConfigError."""
     known = {"full_attention": True, recurrent: False}
     return config.by_layer("layer_types", config.get("layer_types", None), known, num_layers)

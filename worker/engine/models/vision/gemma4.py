@@ -20,7 +20,7 @@ def gemma4_unified_features(model: Any, image: torch.Tensor, _: PixelSize) -> to
 
 
 def _features(model: Any, image: torch.Tensor, side: int) -> torch.Tensor:
-    """Of squares of so many pixels, row by row."""
+    """The features of squares of so many pixels, row by row."""
     colours, height, width = image.shape
     rows, cols = height // side, width // side
     squares = image.reshape(colours, rows, side, cols, side).permute(1, 3, 2, 4, 0)
