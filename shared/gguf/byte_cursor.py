@@ -11,7 +11,8 @@ MetadataValue = int | float | bool | str | list[int] | list[float] | list[bool] 
 
 _STRING, _ARRAY = 8, 9
 _LENGTH = struct.Struct("<Q")  # of a text, before it
-_MAX_ITEMS = 1 << 22  # vocabularies, and their merges, are a tenth of it
+_MAX_BYTES = 1 << 28  # of all texts and lists; vocabularies and their merges are a tenth of it
+_ITEM_BYTES = 8  # of a list, at least
 # By their number in files: struct's letter for each.
 _NUMBERS = {
     0: "B",
@@ -34,6 +35,7 @@ class ByteCursor:
     def __init__(self, data: mmap.mmap, name: str) -> None:
         self._data = data
         self._name = name  # of the file, for errors
+        self._num_read_bytes = 0  # of texts and lists
         self.position = 0
 
     def unpack(self, letters: str) -> tuple[int | float | bool, ...]:
@@ -58,13 +60,9 @@ class ByteCursor:
             (value,) = self.unpack(self._letter(kind))
             return value
         kind, num_items = self.integer("I"), self.integer("Q")
-        if num_items > _MAX_ITEMS:
-            raise ConfigError(
-                f"{self._name} holds a list of {num_items} values, more than {_MAX_ITEMS}: it is "
-                "damaged, or no model"
-            )
+        self._count_bytes(_ITEM_BYTES * num_items)
         if kind == _STRING:
-            self._check_room(8 * num_items)  # a text has its length before it
+            self._check_room(_LENGTH.size * num_items)
             return self._strings(num_items)
         letter = self._letter(kind)
         self._check_room(struct.calcsize("<" + letter) * num_items)
@@ -73,6 +71,7 @@ class ByteCursor:
     def _strings(self, num_items: int) -> list[str]:
         """In one loop, without calls: vocabularies and merges are hundreds of thousands."""
         data, end, position = self._data, len(self._data), self.position
+        most = self.position + _MAX_BYTES - self._num_read_bytes
         texts = []
         for _ in range(num_items):
             start = position + _LENGTH.size
@@ -82,12 +81,24 @@ class ByteCursor:
             position = start + num_bytes
             if position > end:
                 raise self._cut()
+            if position > most:
+                self._count_bytes(position - self.position)
             texts.append(data[start:position])
+        self._count_bytes(position - self.position)
         self.position = position
         try:
             return [text.decode() for text in texts]
         except UnicodeDecodeError:
             raise ConfigError(f"{self._name} holds a text that is not UTF-8") from None
+
+    def _count_bytes(self, num_bytes: int) -> None:
+        """Raises ConfigError for more than memory should be taken for."""
+        self._num_read_bytes += num_bytes
+        if self._num_read_bytes > _MAX_BYTES:
+            raise ConfigError(
+                f"{self._name} has more than {_MAX_BYTES >> 20} MiB of texts and lists in its "
+                "head: it is damaged, or no model"
+            )
 
     def _letter(self, kind: int) -> str:
         if kind not in _NUMBERS:

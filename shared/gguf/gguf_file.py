@@ -17,6 +17,7 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
+_MAX_NAME_LEN = 256  # llama.cpp's is 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class _TensorHead:
     @classmethod
     def read(cls, path: Path, cursor: ByteCursor) -> Self:
         name = cursor.string()
+        if len(name) > _MAX_NAME_LEN:
+            raise ConfigError(f"{path} is damaged: a tensor's name has {len(name)} letters")
         num_dimensions = cursor.integer("I")
         if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
             raise ConfigError(f"{path}: tensor {name!r} has {num_dimensions} dimensions")

@@ -139,14 +139,33 @@ def test_a_key_that_stands_twice_is_refused(path: Path) -> None:
         GgufFile.read(path)
 
 
-def test_a_list_of_more_values_than_any_model_has_is_refused(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "num_bytes"),
+    [
+        (b"numbers\x09", struct.pack("<IQ", 0, 40_000_000), 40_000_000),
+        (b"numbers\x09", struct.pack("<IQQ", 8, 1, 300 << 20), 300 << 20),
+        (b"text\x08", struct.pack("<Q", 300 << 20), 300 << 20),
+    ],
+    ids=["a list", "a text in a list", "a text"],
+)
+def test_a_head_of_more_than_any_model_has_is_refused(
+    path: Path, key: bytes, value: bytes, num_bytes: int
+) -> None:
     """A byte in the file may be many times that in memory."""
     data = path.read_bytes()
-    where = data.index(b"numbers\x09") + len(b"numbers") + 4
-    path.write_bytes(
-        data[:where] + struct.pack("<IQ", 0, 5_000_000) + bytes(6_000_000) + data[where + 12 :]
-    )
-    with pytest.raises(ConfigError, match="holds a list of 5000000 values, more than 4194304"):
+    where = data.index(key) + len(key) + 3
+    path.write_bytes(data[:where] + value)
+    with path.open("r+b") as file:
+        file.truncate(where + len(value) + num_bytes)  # with no blocks on the disk
+    with pytest.raises(ConfigError, match="has more than 256 MiB of texts and lists in its head"):
+        GgufFile.read(path)
+
+
+def test_a_long_name_is_told_by_its_length(path: Path) -> None:
+    data = path.read_bytes()
+    where = data.index(b"matrix")
+    path.write_bytes(data[: where - 8] + struct.pack("<Q", 300) + b"m" * 294 + data[where:])
+    with pytest.raises(ConfigError, match="is damaged: a tensor's name has 300 letters"):
         GgufFile.read(path)
 
 
