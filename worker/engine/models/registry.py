@@ -319,7 +319,7 @@ def _obstacle_to_making(path: Path, model: ModelConfig) -> str | None:
     if not isinstance(model, DecoderConfig):
         return "it is computed by transformers"
     if model.beyond_llama is not None:
-        return f"{model.beyond_llama} is computed by torch"
+        return f"torch computes {model.beyond_llama}"
     return None
 
 

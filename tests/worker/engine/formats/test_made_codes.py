@@ -154,7 +154,7 @@ def test_a_quantized_checkpoint_is_left_as_it_is(source: Path, tmp_path: Path) -
     ("model_type", "changes", "sentence"),
     [
         ("gpt2", {"activation_function": "quick_gelu"}, "GPT2LMHeadModel: it is computed by trans"),
-        ("gemma2", {}, "Gemma2ForCausalLM: its kind of norm is computed by torch"),
+        ("gemma2", {}, "Gemma2ForCausalLM: torch computes its kind of norm"),
     ],
 )
 def test_what_our_cpp_does_not_compute_is_not_made_codes(
