@@ -34,6 +34,7 @@ class BlockFormat(NamedTuple):
     zero: int = 0  # the code of the number zero: codes are numbers without signs
     flipped: int = 0  # bits of what is stored, where it has signs
     places: tuple[int, ...] = (0,)  # where in a block the codes are of each row that shares it
+    high_first: bool = False  # of four bits side by side
 
     @property
     def num_bits(self) -> int:
@@ -46,7 +47,8 @@ class BlockFormat(NamedTuple):
         codes = torch.zeros(len(blocks), num_codes, dtype=torch.uint8)
         for start, num_bytes, num_bits, width, shift in self.planes:
             plane = blocks[:, start : start + num_bytes]
-            codes.bitwise_or_(unpack_bits(plane, num_bits, width) << shift)
+            bits = unpack_bits(plane, num_bits, width, high_first=self.high_first)
+            codes.bitwise_or_(bits << shift)
         codes = codes.bitwise_xor_(self.flipped).view(len(rows), -1)
         if len(self.places) == 1:
             return codes
@@ -75,6 +77,7 @@ class BlockCodes:
     parts: tuple[BlockRows, ...]  # one above the other
     order: torch.Tensor | None = None  # int64: of all rows of the parts those that it has; or all
     num_matrices: int | None = None  # None: it is one matrix
+    columns: torch.Tensor | None = None  # int64: the order that one matrix has them in; or theirs
 
     @classmethod
     def of(
@@ -109,8 +112,13 @@ class BlockCodes:
         """Of one matrix."""
         return replace(self, order=self.rows[rows])
 
+    def with_columns(self, columns: torch.Tensor) -> BlockCodes:
+        """All of one matrix, in this order."""
+        assert self.columns is None, "nobody orders twice"
+        return replace(self, columns=columns)
+
     def matrix(self, idx: int) -> BlockCodes:
-        """One of all, whose rows nobody has put into another order."""
+        """One of all, whose rows and columns nobody has put into another order."""
         if self.num_matrices is None:
             return self
         ((block_format, rows),), num_rows = self.parts, self.shape[-2]
@@ -128,7 +136,8 @@ class BlockCodes:
         """The numbers: uint8 where all are without signs."""
         numbers = [_numbers(*part) for part in self.parts]
         joined = torch.cat(numbers) if len(numbers) > 1 else numbers[0]
-        return (joined if self.order is None else joined[self.order]).view(self.shape)
+        ordered = (joined if self.order is None else joined[self.order]).view(self.shape)
+        return ordered if self.columns is None else ordered[:, self.columns]
 
     @property
     def _num_rows(self) -> int:
@@ -136,7 +145,7 @@ class BlockCodes:
 
 
 def join_blocks(codes: Sequence[BlockCodes]) -> BlockCodes:
-    """One weight's, whose rows come one after the other."""
+    """One weight's, whose rows come one after the other; nobody has ordered their columns."""
     parts = [part for each in codes for part in each.parts]
     orders, start = [], 0
     for each in codes:
@@ -146,12 +155,16 @@ def join_blocks(codes: Sequence[BlockCodes]) -> BlockCodes:
 
 
 def nibble_codes(
-    packed: torch.Tensor, *, zero: int = 0, num_matrices: int | None = None
+    packed: torch.Tensor,
+    *,
+    zero: int = 0,
+    num_matrices: int | None = None,
+    high_first: bool = False,
 ) -> BlockCodes:
-    """Of [num_rows, n] int32 or uint8 in whole words, of each its lowest bits first."""
+    """Of [num_rows, n] int32 or uint8 in whole words, of each byte its lowest bits first."""
     assert packed.shape[1] * packed.itemsize % _WORD_BYTES == 0, "a row is of whole words"
     plane = BitPlane(0, _WORD_BYTES, 4, 1)
-    words = BlockFormat(_WORD_NIBBLES, _WORD_BYTES, (plane,), zero)
+    words = BlockFormat(_WORD_NIBBLES, _WORD_BYTES, (plane,), zero, high_first=high_first)
     return BlockCodes.of(words, packed, num_matrices)
 
 
@@ -165,10 +178,12 @@ def unpack_nibbles(packed: torch.Tensor, *, high_first: bool = False) -> torch.T
     return wide.bitwise_and_(0x0F0F).view(torch.uint8)
 
 
-def unpack_bits(packed: torch.Tensor, num_bits: int, width: int) -> torch.Tensor:
-    """[num_blocks, n] -> [num_blocks, n * 8 / num_bits], see `BitPlane`."""
+def unpack_bits(
+    packed: torch.Tensor, num_bits: int, width: int, *, high_first: bool = False
+) -> torch.Tensor:
+    """[num_blocks, n] -> [num_blocks, n * 8 / num_bits], see `BitPlane` and `BlockFormat`."""
     if (num_bits, width) == (4, 1):
-        return unpack_nibbles(packed)
+        return unpack_nibbles(packed, high_first=high_first)
     rows, mask = packed.reshape(len(packed), -1, width), (1 << num_bits) - 1
     if width % 4 == 0:  # four bytes at once: what is shifted into the next one is masked out
         rows, mask = rows.contiguous().view(torch.int32), mask * 0x01010101

@@ -157,9 +157,7 @@ def join_rows(weights: Sequence[ScaledWeight]) -> ScaledWeight | None:
     """One weight of several, whose rows come one after the other. None where it would not be one:
     their codes mean other things, or their columns are in groups by other than place.
     """
-    parts = [weight.by_row() for weight in weights]
-    if len({_groups_per_scale(part) for part in parts}) > 1:
-        parts = [part.without_steps() for part in parts]
+    parts = _in_like_steps([weight.by_row() for weight in weights])
     first, *rest = parts
     if any(not _is_alike(first, weight) for weight in rest):
         if not all(map(_is_of_integers, parts)):
@@ -210,6 +208,32 @@ def _joined_steps(parts: Sequence[GroupSteps]) -> GroupSteps | None:
 
 def _groups_per_scale(weight: ScaledWeight) -> int:
     return 1 if weight.steps is None else weight.steps.scales.shape[1] // weight.scales.shape[1]
+
+
+def _in_like_steps(parts: list[ScaledWeight]) -> list[ScaledWeight]:
+    """All with steps of groups of one size, where as many columns share scales; or none with steps.
+
+    One that has no minima has none of theirs, whatever the steps.
+    """
+    if len({(_groups_per_scale(part), part.minima is None) for part in parts}) == 1:
+        return parts
+    sizes = {part.block_columns * _groups_per_scale(part) for part in parts}
+    if len(sizes) > 1 or any(part.steps is None for part in parts):
+        return [part.without_steps() for part in parts]
+    size = min(part.block_columns for part in parts)
+    has_minima = any(part.minima is not None for part in parts)
+    return [_with_steps_of(part, size, has_minima=has_minima) for part in parts]
+
+
+def _with_steps_of(weight: ScaledWeight, size: int, *, has_minima: bool) -> ScaledWeight:
+    """Of groups of `size` columns, a divisor of theirs."""
+    steps, minima, times = weight.steps, weight.minima, weight.block_columns // size
+    assert steps is not None, "it has some"
+    if has_minima and minima is None:
+        minima = torch.zeros_like(weight.scales)
+        steps = replace(steps, minima=torch.zeros_like(steps.scales))
+    spread = steps.each(lambda each: each.to(torch.int8).repeat_interleave(times, dim=1))
+    return replace(weight, minima=minima, steps=spread, block_columns=size)
 
 
 def _products(shared: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:

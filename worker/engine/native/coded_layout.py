@@ -19,13 +19,15 @@ CODES8 = 1
 CODES4 = 2
 INT8 = 3
 INT4 = 4
-INTEGER_LAYOUTS = (INT8, INT4)
+INT6 = 5
+INTEGER_LAYOUTS = (INT8, INT4, INT6)
 
 _SIGN = 0x80
 _LONE_SIGN_INT8 = 0xC3  # upper byte of -128
 _LONE_SIGN_FLOAT8 = 0x80  # of -0
 _MAX_SUM = (1 << 31) - 1
 _LARGEST_INPUT = 128
+_NUM_FACTORS = 4096
 _QUAD = 4  # inputs that are multiplied at once
 
 
@@ -41,7 +43,9 @@ class Integers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodedLayout:
-    """A weight [out_features, in_features] in codes. Nothing of it is rounded."""
+    """A weight [out_features, in_features] in codes. Nothing of it is rounded but the numbers
+    of a book that bfloat16 has not.
+    """
 
     layout: int
     codes: torch.Tensor | BlockCodes  # [out_features, in_features] uint8, a code a byte
@@ -51,27 +55,29 @@ class CodedLayout:
     zeros: torch.Tensor | None  # the same shape, int8; not of CODES8
     minima: torch.Tensor | None = None  # the shape of scales, float32: subtracted of scaled values
     steps: GroupSteps | None = None
-    integers: Integers | None = None  # of INT8 and INT4
+    integers: Integers | None = None  # of INTEGER_LAYOUTS
+    order: torch.Tensor | None = None  # [in_features] int64: the input that each code is for
 
 
 def coded_layout(weight: ScaledWeight) -> CodedLayout | None:
     """None where there is no layout for it: it has to be made dense."""
     in_features = weight.stored.shape[-1]
     group_size = min(weight.block_columns, in_features)
-    if not _is_by_place(weight) or group_size % 2 or in_features % 2:
+    ordered = _by_place(weight)
+    if ordered is None or group_size % 2 or in_features % 2:
         return None
-    weight = weight.by_row()
+    weight, order = ordered
     if weight.book is not None:
         layout = _of_book(weight, weight.book, group_size)
     elif is_floating_point(weight.stored):
         layout = None if weight.zeros is not None else _of_float8(weight, group_size)
     else:
         layout = _of_integers(weight, group_size)
-    if layout is None or (weight.minima is None and weight.steps is None):
-        return layout
-    if layout.minima is not None:
+    has_more = weight.minima is not None or weight.steps is not None
+    if layout is None or (layout.minima is not None and has_more):
         return None
-    return replace(layout, minima=weight.minima, steps=weight.steps)
+    minima = weight.minima if layout.minima is None else layout.minima
+    return replace(layout, minima=minima, steps=weight.steps, order=order)
 
 
 def integer_layout(weight: ScaledWeight, inputs: InputCodes) -> CodedLayout | None:
@@ -83,9 +89,10 @@ def integer_layout(weight: ScaledWeight, inputs: InputCodes) -> CodedLayout | No
     span_size = _span_size(group_size, in_features, inputs.size)
     has_quads = span_size == in_features or span_size % _QUAD == 0
     is_integer = weight.book is None and not is_floating_point(weight.stored)
-    if not (_is_by_place(weight) and is_integer and has_quads):
+    ordered = _by_place(weight)
+    if ordered is None or not (is_integer and has_quads):
         return None
-    weight = weight.by_row()
+    weight, order = ordered
     zeros = torch.zeros(1, 1) if weight.zeros is None else weight.zeros
     whole_zeros = zeros.to(torch.int32)
     least, largest = _range(weight.stored)
@@ -100,7 +107,7 @@ def integer_layout(weight: ScaledWeight, inputs: InputCodes) -> CodedLayout | No
         return None
     own_zeros = None if lowest == highest else (whole_zeros - zero_point).to(torch.int8)
     return CodedLayout(
-        INT4 if num_codes <= 16 else INT8,
+        INT4 if num_codes <= 16 else INT6 if num_codes <= 64 else INT8,
         _above(weight.stored, least),
         None,
         group_size,
@@ -109,6 +116,7 @@ def integer_layout(weight: ScaledWeight, inputs: InputCodes) -> CodedLayout | No
         weight.minima,
         weight.steps,
         Integers(zero_point - least, span_size, inputs.size is None, inputs.scale or 0.0),
+        order,
     )
 
 
@@ -119,9 +127,21 @@ def _span_size(group_size: int, in_features: int, size: int | None) -> int:
     return size if group_size in (in_features, group_size // size * size) else group_size
 
 
-def _is_by_place(weight: ScaledWeight) -> bool:
-    """Whether it is one matrix, whose columns are in groups by their places."""
-    return weight.groups is None and not weight.is_turned and len(weight.stored.shape) == 2
+def _by_place(weight: ScaledWeight) -> tuple[ScaledWeight, torch.Tensor | None] | None:
+    """With scales of each row, and columns in groups by their places; in which order, where it is
+    another than theirs. None for what is not one matrix, or has groups of other sizes.
+    """
+    if weight.is_turned or len(weight.stored.shape) != 2:
+        return None
+    weight = weight.by_row()
+    if weight.groups is None:
+        return weight, None
+    groups, order = torch.sort(weight.groups, stable=True)
+    if not torch.equal(groups, torch.arange(len(groups)) // weight.block_columns):
+        return None
+    codes = weight.stored
+    stored = codes.with_columns(order) if isinstance(codes, BlockCodes) else codes[:, order]
+    return replace(weight, stored=stored, groups=None), order
 
 
 def _range(codes: torch.Tensor | BlockCodes) -> tuple[int, int]:
@@ -138,12 +158,22 @@ def _above(codes: torch.Tensor | BlockCodes, least: int) -> torch.Tensor | Block
 
 
 def _of_book(weight: ScaledWeight, book: torch.Tensor, group_size: int) -> CodedLayout | None:
-    is_exact = torch.equal(book.to(torch.bfloat16).to(book.dtype), book)
-    if weight.zeros is not None or not is_exact or len(book) > 16:
+    if weight.zeros is not None or len(book) > 16:
         return None
-    return CodedLayout(
-        CODES4, _above(weight.stored, 0), _book4(book), group_size, weight.scales, None
-    )
+    factor = _factor(book)
+    codes, scales = _above(weight.stored, 0), weight.scales / factor
+    return CodedLayout(CODES4, codes, _book4(book * factor), group_size, scales, None)
+
+
+def _factor(book: torch.Tensor) -> float:
+    """What a book is multiplied with so that bfloat16 has its numbers, or others that are nearest:
+    of FP4 these are thirds, of NF4 they have more bits.
+    """
+    numbers = book[book != 0.0].to(torch.float64)
+    factors = 1.0 + torch.arange(_NUM_FACTORS, dtype=torch.float64) / _NUM_FACTORS
+    wanted = factors[:, None] * numbers
+    errors = (wanted.to(torch.bfloat16) / wanted - 1.0).abs()
+    return float(factors[errors.sum(1).argmin()])
 
 
 def _of_float8(weight: ScaledWeight, group_size: int) -> CodedLayout:

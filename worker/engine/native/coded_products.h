@@ -32,11 +32,12 @@ struct Span {
 template <class Visit>
 inline void for_each_span(int64_t in_features, int64_t group_size, int64_t begin, int64_t end,
                           const Visit& visit) {
-  for (int64_t at = begin; at < end;) {
-    const int64_t group = at / group_size;
-    const int64_t group_end = std::min((group + 1) * group_size, in_features);
+  int64_t at = begin;
+  for (int64_t group = begin / group_size; at < end; ++group) {
+    const int64_t group_begin = group * group_size;
+    const int64_t group_end = std::min(group_begin + group_size, in_features);
     const int64_t stop = std::min(group_end, end);
-    visit(Span{at, stop - at, group, at == group * group_size, stop == group_end});
+    visit(Span{at, stop - at, group, at == group_begin, stop == group_end});
     at = stop;
   }
 }
@@ -50,11 +51,11 @@ inline void for_each_span(const Linear& linear, int64_t begin, int64_t end, cons
 class GroupScales {
  public:
   GroupScales(const Linear& linear, long block, int64_t group)
-      : linear_(linear), at_((block * linear.num_groups() + group) * kBlockCols) {
+      : linear_(linear), at_((block * linear.num_groups + group) * kBlockCols) {
     // Blocks of columns have whole shares.
     shared_at_ = linear.scale_steps == nullptr
                      ? at_
-                     : at_ / kBlockCols / linear.groups_per_scale * kBlockCols;
+                     : (at_ / kBlockCols >> linear.share_bits) * kBlockCols;
   }
 
   bool has_minima() const { return linear_.minima != nullptr; }
@@ -89,7 +90,7 @@ inline void end_group(const Linear& linear, const Span& span, const GroupScales&
     const Floats minima = columns.minima(part);
 #pragma GCC unroll 12
     for (int row = 0; row < kRows; ++row) {
-      const Floats input_sum = all(inputs.sums[row * linear.num_groups() + span.group]);
+      const Floats input_sum = all(inputs.sums[row * linear.num_groups + span.group]);
       sums[row].total[part] = fnmadd(input_sum, minima, sums[row].total[part]);
     }
   }
@@ -131,7 +132,7 @@ inline void add_span(const Linear& linear, const Span& span, const GroupScales& 
 template <class Weights>
 inline void enter_group(const Linear& linear, long block, const Span& span, Weights& weights) {
   if (linear.zeros == nullptr) return;
-  const int64_t group = block * linear.num_groups() + span.group;
+  const int64_t group = block * linear.num_groups + span.group;
   weights.enter_group(linear.zeros + group * 2 * kBlockCols);
 }
 

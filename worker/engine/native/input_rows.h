@@ -1,5 +1,5 @@
-// What is made of rows of inputs before they are multiplied: sums of groups for weights with minima,
-// and for weights of integers the inputs as integers.
+// What is made of rows of inputs before they are multiplied: the inputs in the order of the weights,
+// sums of groups for weights with minima, and for weights of integers the inputs as integers.
 
 #pragma once
 
@@ -26,15 +26,21 @@ struct InputRows {
   // Where weights are integers:
   int8_t* codes;     // [num_rows][num_quads * 4]
   SpanInput* spans;  // [num_rows][num_spans]
+  bf16* ordered;     // where weights have an order of their own: [num_rows][in_features]
 
+  // Once they are prepared.
   InputRows from(const Linear& linear, int64_t row) const {
     InputRows rows = *this;
     rows.values += row * linear.in_features;
+    if (linear.order != nullptr) {
+      rows.ordered += row * linear.in_features;
+      rows.values = rows.ordered;
+    }
     if (linear.has_integers()) {
       rows.codes += row * linear.num_quads() * 4;
       rows.spans += row * linear.num_spans();
     } else if (linear.minima != nullptr) {
-      rows.sums += row * linear.num_groups();
+      rows.sums += row * linear.num_groups;
     }
     return rows;
   }
@@ -111,10 +117,15 @@ inline void round_row(const Linear& linear, const InputRows& rows, int64_t row) 
 }
 
 inline bool must_prepare(const Linear& linear) {
-  return linear.has_integers() || linear.minima != nullptr;
+  return linear.has_integers() || linear.minima != nullptr || linear.order != nullptr;
 }
 
 inline void prepare_row(const Linear& linear, const InputRows& rows, int64_t row) {
+  if (linear.order != nullptr) {
+    const bf16* from = rows.values + row * linear.in_features;
+    bf16* to = rows.ordered + row * linear.in_features;
+    for (int64_t at = 0; at < linear.in_features; ++at) to[at] = from[linear.order[at]];
+  }
   if (linear.has_integers()) {
     round_row(linear, rows, row);
   } else if (linear.minima != nullptr) {
@@ -127,11 +138,12 @@ inline void prepare_row(const Linear& linear, const InputRows& rows, int64_t row
 class InputBuffers {
  public:
   void note(const Linear& linear) {
+    if (linear.order != nullptr) row_ordered_ = std::max(row_ordered_, linear.in_features);
     if (linear.has_integers()) {
       row_codes_ = std::max(row_codes_, linear.num_quads() * 4);
       row_spans_ = std::max(row_spans_, linear.num_spans());
     } else if (linear.minima != nullptr) {
-      row_groups_ = std::max(row_groups_, linear.num_groups());
+      row_groups_ = std::max(row_groups_, linear.num_groups);
     }
   }
 
@@ -139,12 +151,13 @@ class InputBuffers {
     sums_.reserve(num_rows * row_groups_);
     spans_.reserve(num_rows * row_spans_);
     codes_.reserve(num_rows * row_codes_ + kReadBytes);
+    ordered_.reserve(num_rows * row_ordered_);
   }
 
   // Those of one linear, from the `first` of the step's rows on; linears may take rows in turns.
   InputRows rows(const bf16* values, int64_t first) const {
     return {values, sums_.data() + first * row_groups_, codes_.data() + first * row_codes_,
-            spans_.data() + first * row_spans_};
+            spans_.data() + first * row_spans_, ordered_.data() + first * row_ordered_};
   }
 
  private:
@@ -153,9 +166,11 @@ class InputBuffers {
   int64_t row_groups_ = 0;
   int64_t row_spans_ = 0;
   int64_t row_codes_ = 0;
+  int64_t row_ordered_ = 0;
   Buffer<float> sums_;
   Buffer<SpanInput> spans_;
   Buffer<int8_t> codes_;
+  Buffer<bf16> ordered_;
 };
 
 }  // namespace jetflock

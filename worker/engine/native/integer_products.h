@@ -26,7 +26,7 @@ struct BlockQuads {
 template <Layout kLayout>
 class IntegerWeights {
  public:
-  static constexpr int64_t kQuadBytes = (kLayout == kInt8 ? 4 : 2) * kBlockCols;
+  static constexpr int64_t kQuadBytes = quad_bytes(kLayout);
 
   IntegerWeights(const Linear& linear, long block)
       : codes_(static_cast<const uint8_t*>(linear.weights) +
@@ -44,6 +44,9 @@ class IntegerWeights {
     } else {
       BlockQuads<kLayout> quads;
       load_quads(from, quads.left, quads.right);
+      if constexpr (kLayout == kInt6) {
+        add_upper_bits(from + kBlockCols * 2, quads.left, quads.right);
+      }
       return quads;
     }
   }
@@ -60,8 +63,10 @@ class SpanColumns {
  public:
   SpanColumns(const Linear& linear, long block, int64_t span)
       : has_zeros_(linear.zeros != nullptr), has_minima_(linear.minima != nullptr) {
-    const int64_t group = span * linear.span_size / linear.group_size;
-    const int64_t at = (block * linear.num_groups() + group) * kBlockCols;
+    const int64_t group = linear.span_size == linear.group_size
+                              ? span
+                              : span * linear.span_size / linear.group_size;
+    const int64_t at = (block * linear.num_groups + group) * kBlockCols;
     const GroupScales columns(linear, block, group);
     for (int part = 0; part < 2; ++part) {
       scales_[part] = columns.scales(part);

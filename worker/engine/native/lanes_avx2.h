@@ -198,7 +198,7 @@ struct Quads {
   __m256i even[2], odd[2];
 };
 
-// The same, each below 16: no two products leave 16 bits.
+// The same, each below 64: no two products leave 16 bits.
 struct SmallQuads {
   __m256i half[2];
 };
@@ -226,6 +226,18 @@ inline void load_quads(const uint8_t* from, SmallQuads& left, SmallQuads& right)
     left.half[half] = _mm256_and_si256(both, lower_half);
     right.half[half] = _mm256_and_si256(_mm256_srli_epi16(both, 4), lower_half);
   }
+}
+
+// Of kInt6.
+inline void add_upper_bits(const uint8_t* from, SmallQuads& left, SmallQuads& right) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  const auto add = [](__m256i& quads, __m256i uppers) {
+    quads = _mm256_or_si256(quads, _mm256_and_si256(uppers, _mm256_set1_epi8(0x30)));
+  };
+  add(left.half[0], _mm256_slli_epi16(bits, 4));
+  add(left.half[1], _mm256_slli_epi16(bits, 2));
+  add(right.half[0], bits);
+  add(right.half[1], _mm256_srli_epi16(bits, 2));
 }
 
 inline QuadInput broadcast_quad(const int8_t* from) {

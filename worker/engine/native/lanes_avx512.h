@@ -106,7 +106,7 @@ inline void store_int8(int8_t* to, Floats values) {
                    _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(values)));
 }
 
-// Quads: four neighbouring integers without signs in each lane; of SmallQuads each below 16.
+// Quads: four neighbouring integers without signs in each lane; of SmallQuads each below 64.
 using Quads = __m512i;
 using SmallQuads = __m512i;
 using QuadInput = __m512i;
@@ -118,6 +118,17 @@ inline void load_quads(const uint8_t* from, SmallQuads& left, SmallQuads& right)
   const __m512i both = _mm512_loadu_si512(from), lower_half = _mm512_set1_epi8(15);
   left = _mm512_and_si512(both, lower_half);
   right = _mm512_and_si512(_mm512_srli_epi16(both, 4), lower_half);
+}
+
+// Of kInt6.
+inline void add_upper_bits(const uint8_t* from, SmallQuads& left, SmallQuads& right) {
+  const __m512i bits = _mm512_broadcast_i64x4(
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  const __m512i upper_two = _mm512_set1_epi8(0x30);
+  const __m512i lefts = _mm512_sllv_epi64(bits, _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2));
+  const __m512i rights = _mm512_srlv_epi64(bits, _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2));
+  left = _mm512_ternarylogic_epi64(left, lefts, upper_two, 0xf8);  // left | (lefts & upper_two)
+  right = _mm512_ternarylogic_epi64(right, rights, upper_two, 0xf8);
 }
 
 // Four integers with signs, in every lane.

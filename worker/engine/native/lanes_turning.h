@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include <cstdint>
+
 namespace jetflock {
 
 constexpr int kTurned = 8;
@@ -23,6 +25,19 @@ inline void store(void* to, Words32 words) {
 // Of bytes below 16: the second's in the upper halves of the first's.
 inline Words32 join_halves(Words32 low, Words32 high) {
   return _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
+}
+
+inline Words32 and_bytes(Words32 words, uint8_t mask) {
+  return _mm256_and_si256(words, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+
+// Of bytes below 64 the upper two bits, the first's lowest.
+inline Words32 join_upper_bits(Words32 first, Words32 second, Words32 third, Words32 fourth) {
+  const Words32 low = _mm256_or_si256(and_bytes(_mm256_srli_epi16(first, 4), 0x03),
+                                      and_bytes(_mm256_srli_epi16(second, 2), 0x0c));
+  const Words32 high =
+      _mm256_or_si256(and_bytes(third, 0x30), and_bytes(_mm256_slli_epi16(fourth, 2), 0xc0));
+  return _mm256_or_si256(low, high);
 }
 
 // Of 32 bits.

@@ -1,4 +1,4 @@
-// Linear layers over packed weights: bfloat16, or codes of 8 or 4 bits.
+// Linear layers over packed weights: bfloat16, or codes of 8, 6 or 4 bits.
 
 #pragma once
 
@@ -231,6 +231,8 @@ inline void multiply_integers(const Linear& linear, long block, const InputRows&
   const InputRows slab = inputs.from(linear, slab_start);
   if (linear.layout == kInt8) {
     multiply_integer_block<kInt8>(linear, block, slab, slab_rows, totals);
+  } else if (linear.layout == kInt6) {
+    multiply_integer_block<kInt6>(linear, block, slab, slab_rows, totals);
   } else {
     multiply_integer_block<kInt4>(linear, block, slab, slab_rows, totals);
   }

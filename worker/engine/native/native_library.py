@@ -43,18 +43,20 @@ class LinearStruct(ctypes.Structure):
         ("out_features", ctypes.c_int64),
         ("layout", ctypes.c_int64),
         ("group_size", ctypes.c_int64),
+        ("num_groups", ctypes.c_int64),
         ("scales", ctypes.c_void_p),
         ("zeros", ctypes.c_void_p),
         ("code_book", ctypes.c_void_p),
         ("minima", ctypes.c_void_p),
         ("scale_steps", ctypes.c_void_p),
         ("minimum_steps", ctypes.c_void_p),
-        ("groups_per_scale", ctypes.c_int64),
+        ("share_bits", ctypes.c_int64),
         ("zero_point", ctypes.c_int64),
         ("span_size", ctypes.c_int64),
         ("rounds_rows", ctypes.c_int64),
         ("input_scale", ctypes.c_float),
         ("by_vectors", ctypes.c_int64),
+        ("order", ctypes.c_void_p),
     )
 
 
@@ -80,6 +82,7 @@ class BlockFormatStruct(ctypes.Structure):
         ("place", ctypes.c_int64),
         ("flipped", ctypes.c_int64),
         ("lift", ctypes.c_int64),
+        ("high_first", ctypes.c_int64),
         ("planes", BitPlaneStruct * NUM_PLANES),
     )
 
@@ -92,6 +95,7 @@ class StoredRowsStruct(ctypes.Structure):
         ("format_of_row", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("zero", ctypes.c_int64),
+        ("order", ctypes.c_void_p),
     )
 
 

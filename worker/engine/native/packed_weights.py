@@ -15,6 +15,7 @@ from worker.engine.native.coded_layout import (
     CODES4,
     CODES8,
     INT4,
+    INT6,
     INT8,
     CodedLayout,
     coded_layout,
@@ -31,7 +32,7 @@ from worker.engine.native.native_library import (
 from worker.engine.native.weight_memory import HeapMemory, WeightMemory, place_tensor
 
 BLOCK_COLS = 32  # kBlockCols of linear_weights.h
-_BF16_BITS, _BITS = 16, {CODES8: 8, CODES4: 4, INT8: 8, INT4: 4}
+_BF16_BITS, _BITS = 16, {CODES8: 8, CODES4: 4, INT8: 8, INT4: 4, INT6: 6}
 _QUAD = 4
 
 
@@ -145,12 +146,15 @@ class PackedWeights:
             out_features,
             layout.layout,
             layout.group_size,
+            -(-in_features // layout.group_size),
             zeros=None if zeros is None else self._placed(zeros),
             code_book=None if book is None else self._placed(book),
         )
         if integers is not None:
             linear.zero_point, linear.span_size = integers.zero_point, integers.span_size
             linear.rounds_rows, linear.input_scale = integers.rounds_rows, integers.input_scale
+        if layout.order is not None:
+            linear.order = self._placed(layout.order)
         self._add_scales(linear, layout, interleaved=interleaved)
         return linear
 
@@ -168,7 +172,7 @@ class PackedWeights:
         linear.scale_steps = place(steps.scales.to(torch.int8))
         if steps.minima is not None:
             linear.minimum_steps = place(steps.minima.to(torch.int8))
-        linear.groups_per_scale = steps.scales.shape[1] // layout.scales.shape[1]
+        linear.share_bits = (steps.scales.shape[1] // layout.scales.shape[1]).bit_length() - 1
 
     def floats(self, tensor: torch.Tensor) -> int:
         """Where its values lie in float32."""
@@ -182,25 +186,29 @@ class _StoredRows:
     """Codes that are bits of blocks, as the library reads them; what it points to lives with it."""
 
     def __init__(self, codes: BlockCodes) -> None:
-        zero, rows = codes.zero, codes.rows
+        zero, rows, columns = codes.zero, codes.rows, codes.columns
         structs = [each for part in codes.parts for each in _format_structs(part, zero)]
         formats = (BlockFormatStruct * len(structs))(*structs)
         addresses = torch.cat([_addresses(part) for part in codes.parts])[rows]
         format_of_row = _formats_of_rows(codes.parts)[rows]
         self._owned = codes, formats, addresses, format_of_row
         self.struct = StoredRowsStruct(
-            ctypes.addressof(formats), format_of_row.data_ptr(), addresses.data_ptr(), zero
+            ctypes.addressof(formats),
+            format_of_row.data_ptr(),
+            addresses.data_ptr(),
+            zero,
+            None if columns is None else columns.data_ptr(),
         )
 
 
 def _format_structs(part: BlockRows, zero: int) -> Iterator[BlockFormatStruct]:
     """One for each place in a block."""
-    num_values, num_bytes, planes, own_zero, flipped, places = part.format
+    num_values, num_bytes, planes, own_zero, flipped, places, high_first = part.format
     structs = (BitPlaneStruct * NUM_PLANES)(*(BitPlaneStruct(*plane) for plane in planes))
     stride = part.rows.stride(1) * num_bytes  # of bytes side by side, and of words wherever
     for place in places:
         yield BlockFormatStruct(
-            num_values, num_bytes, stride, place, flipped, zero - own_zero, structs
+            num_values, num_bytes, stride, place, flipped, zero - own_zero, high_first, structs
         )
 
 

@@ -77,10 +77,10 @@ struct BlockRows {
 };
 
 // Words of a row: two bfloat16 values or four bytes; eight of eight lanes are turned at a time. The
-// last word is filled with zeros.
+// last word is filled with zeros. `stride`: of the words of a lane, in values.
 template <class Value, class Load, class At>
-inline void pack_words(int64_t num_lanes, int64_t in_features, const Load& load_lane, const At& at,
-                       Value* to) {
+inline void pack_words(int64_t num_lanes, int64_t stride, int64_t in_features,
+                       const Load& load_lane, const At& at, Value* to) {
   constexpr int64_t kPerWord = sizeof(int32_t) / sizeof(Value);
   const int64_t num_whole = in_features / (kPerWord * kTurned) * (kPerWord * kTurned);
   for (int64_t input = 0; input < num_whole; input += kPerWord * kTurned) {
@@ -89,14 +89,14 @@ inline void pack_words(int64_t num_lanes, int64_t in_features, const Load& load_
       for (int idx = 0; idx < kTurned; ++idx) words[idx] = load_lane(lane + idx, input);
       turn(words);
       for (int idx = 0; idx < kTurned; ++idx) {
-        store(to + (input + kPerWord * idx) * num_lanes + lane * kPerWord, words[idx]);
+        store(to + (input / kPerWord + idx) * stride + lane * kPerWord, words[idx]);
       }
     }
   }
   const int64_t num_filled = (in_features + kPerWord - 1) / kPerWord * kPerWord;
   for (int64_t input = num_whole; input < num_filled; ++input) {
     for (int64_t lane = 0; lane < num_lanes; ++lane) {
-      to[input / kPerWord * kPerWord * num_lanes + lane * kPerWord + input % kPerWord] =
+      to[input / kPerWord * stride + lane * kPerWord + input % kPerWord] =
           input < in_features ? at(lane, input) : Value{0};
     }
   }
@@ -109,21 +109,40 @@ inline void pack_block(const BlockRows<Value>& from, int64_t in_features, Value*
     return load_words32(from.rows[lane] == nullptr ? nullptr : from.rows[lane] + input);
   };
   const auto at = [&](int64_t lane, int64_t input) { return from.at(lane, input); };
-  pack_words<Value>(kBlockCols, in_features, load_lane, at, to);
+  constexpr int64_t kStride = kBlockCols * sizeof(int32_t) / sizeof(Value);
+  pack_words<Value>(kBlockCols, kStride, in_features, load_lane, at, to);
 }
 
-// See kInt4.
-inline void pack_int4(const BlockRows<uint8_t>& from, int64_t in_features, uint8_t* to) {
-  const auto load_half = [&](int64_t lane, int64_t input) {
+// See kInt4 and kInt6.
+inline void pack_small_integers(Layout layout, const BlockRows<uint8_t>& from, int64_t in_features,
+                                uint8_t* to) {
+  constexpr int64_t kParts = 4, kPartLanes = kBlockCols / kParts;
+  const auto codes = [&](int64_t lane, int64_t input) {
     return load_words32(from.rows[lane] == nullptr ? nullptr : from.rows[lane] + input);
   };
-  const auto load_lane = [&](int64_t lane, int64_t input) {
-    return join_halves(load_half(lane, input), load_half(kLanes + lane, input));
+  const auto lower = [&](int64_t lane, int64_t input) {
+    return join_halves(and_bytes(codes(lane, input), 15),
+                       and_bytes(codes(kLanes + lane, input), 15));
   };
-  const auto at = [&](int64_t lane, int64_t input) {
-    return static_cast<uint8_t>(from.at(lane, input) | from.at(kLanes + lane, input) << 4);
+  const auto lower_at = [&](int64_t lane, int64_t input) {
+    return static_cast<uint8_t>((from.at(lane, input) & 15) | from.at(kLanes + lane, input) << 4);
   };
-  pack_words<uint8_t>(kLanes, in_features, load_lane, at, to);
+  const int64_t stride = quad_bytes(layout);
+  pack_words<uint8_t>(kLanes, stride, in_features, lower, lower_at, to);
+  if (layout == kInt4) return;
+  const auto upper = [&](int64_t lane, int64_t input) {
+    return join_upper_bits(codes(lane, input), codes(kPartLanes + lane, input),
+                           codes(2 * kPartLanes + lane, input),
+                           codes(3 * kPartLanes + lane, input));
+  };
+  const auto upper_at = [&](int64_t lane, int64_t input) {
+    int bits = 0;
+    for (int64_t part = 0; part < kParts; ++part) {
+      bits |= from.at(part * kPartLanes + lane, input) >> 4 << 2 * part;
+    }
+    return static_cast<uint8_t>(bits);
+  };
+  pack_words<uint8_t>(kPartLanes, stride, in_features, upper, upper_at, to + 4 * kLanes);
 }
 
 // Eight pairs of codes of a row, or zeros.
@@ -192,16 +211,15 @@ inline void pack_block_of_codes(Layout layout, const BlockRows<uint8_t>& from, i
     case kCodes8: return pack_codes8(from, in_features, to);
     case kCodes4: return pack_codes4(from, in_features, to);
     case kInt8: return pack_block(from, in_features, to);
-    case kInt4: return pack_int4(from, in_features, to);
+    case kInt4:
+    case kInt6: return pack_small_integers(layout, from, in_features, to);
     case kBf16: break;
   }
 }
 
 inline int64_t block_bytes(Layout layout, int64_t in_features) {
-  const int64_t num_inputs = layout == kInt8 || layout == kInt4 ? (in_features + 3) / 4 * 4
-                                                                : in_features;
-  const bool is_wide = layout == kCodes8 || layout == kInt8;
-  return num_inputs * kBlockCols / (is_wide ? 1 : 2);
+  if (layout >= kInt8) return (in_features + 3) / 4 * quad_bytes(layout);
+  return in_features * kBlockCols / (layout == kCodes8 ? 1 : 2);
 }
 
 }  // namespace jetflock

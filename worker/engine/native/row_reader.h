@@ -30,7 +30,8 @@ class RowReader {
         return code4(at, group);
       });
       case kInt8:
-      case kInt4: return read_codes(scale, to, [&](int64_t at, int64_t group) {
+      case kInt4:
+      case kInt6: return read_codes(scale, to, [&](int64_t at, int64_t group) {
         return integer(at, group);
       });
     }
@@ -51,7 +52,7 @@ class RowReader {
 
   template <class Decode>
   void read_codes(float scale, float* to, const Decode& decode) const {
-    const int64_t num_groups = linear_.num_groups();
+    const int64_t num_groups = linear_.num_groups;
     for (int64_t group = 0; group < num_groups; ++group) {
       const float of_group = group_value(linear_.scales, linear_.scale_steps, group);
       const float minimum = linear_.minima == nullptr
@@ -61,7 +62,8 @@ class RowReader {
       const int64_t rest = linear_.in_features - begin;
       const int64_t end = begin + (rest < linear_.group_size ? rest : linear_.group_size);
       for (int64_t at = begin; at < end; ++at) {
-        to[at] = scaled(rounded_to_bf16(decode(at, group) * of_group - minimum), scale);
+        const int64_t place = linear_.order == nullptr ? at : linear_.order[at];
+        to[place] = scaled(rounded_to_bf16(decode(at, group) * of_group - minimum), scale);
       }
     }
   }
@@ -80,7 +82,7 @@ class RowReader {
     const uint8_t both = byte(kBlockCols, input, element(input));
     int code = lane_ < kLanes ? both & 15 : both >> 4;
     if (linear_.zeros != nullptr) {
-      code -= linear_.zeros[(block_ * linear_.num_groups() + group) * 2 * kBlockCols + lane_ * 2];
+      code -= linear_.zeros[(block_ * linear_.num_groups + group) * 2 * kBlockCols + lane_ * 2];
     }
     bf16 value;
     __builtin_memcpy(&value, linear_.code_book + (code & 31) * sizeof(bf16), sizeof(value));
@@ -89,16 +91,22 @@ class RowReader {
 
   float integer(int64_t input, int64_t group) const {
     const int64_t quad = block_ * linear_.num_quads() + input / 4;
-    const uint8_t* codes = static_cast<const uint8_t*>(linear_.weights);
+    const uint8_t* codes =
+        static_cast<const uint8_t*>(linear_.weights) + quad * quad_bytes(linear_.layout);
     int64_t code = -linear_.zero_point;
     if (linear_.zeros != nullptr) {
-      code -= linear_.zeros[(block_ * linear_.num_groups() + group) * kBlockCols + lane_];
+      code -= linear_.zeros[(block_ * linear_.num_groups + group) * kBlockCols + lane_];
     }
     if (linear_.layout == kInt8) {
-      code += codes[(quad * kBlockCols + lane_) * 4 + input % 4];
+      code += codes[lane_ * 4 + input % 4];
     } else {
-      const uint8_t both = codes[(quad * kLanes + lane_ % kLanes) * 4 + input % 4];
+      const uint8_t both = codes[lane_ % kLanes * 4 + input % 4];
       code += lane_ < kLanes ? both & 15 : both >> 4;
+    }
+    if (linear_.layout == kInt6) {
+      constexpr int kPartLanes = kLanes / 2;
+      const uint8_t bits = codes[(kLanes + lane_ % kPartLanes) * 4 + input % 4];
+      code += (bits >> lane_ / kPartLanes * 2 & 3) << 4;
     }
     return static_cast<float>(code);
   }
@@ -112,9 +120,9 @@ class RowReader {
 
   // See GroupScales of coded_products.h.
   float group_value(const float* values, const int8_t* steps, int64_t group) const {
-    const int64_t at = block_ * linear_.num_groups() + group;
+    const int64_t at = block_ * linear_.num_groups + group;
     if (steps == nullptr) return values[at * kBlockCols + lane_];
-    return values[at / linear_.groups_per_scale * kBlockCols + lane_] *
+    return values[(at >> linear_.share_bits) * kBlockCols + lane_] *
            static_cast<float>(steps[at * kBlockCols + lane_]);
   }
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "packing.h"
 
@@ -31,6 +33,7 @@ struct BlockFormat {
   int64_t place;    // where its code is in a block that several rows share
   int64_t flipped;  // bits of what is stored: a sign, so that codes are numbers above the least
   int64_t lift;     // what is added so that all rows of a weight have the same least number
+  int64_t high_first;  // of words: a byte's upper half is before its lower one
   BitPlane planes[kPlanes];
 };
 
@@ -40,6 +43,7 @@ struct StoredRows {
   const uint8_t* format_of_row;
   const uint8_t* const* rows;
   int64_t zero;  // the code of zero, where a layout has signs
+  const int64_t* order;  // of each place the input whose code stands there; null: its own
 };
 
 inline void add_plane(const BitPlane& plane, const uint8_t* block, uint8_t* codes) {
@@ -83,23 +87,28 @@ inline uint32_t word_at(const uint8_t* from) {
 }
 
 // Of words whose codes are one input's after the other's; [num_codes] in whole words.
-inline void read_words(const uint8_t* words, int64_t stride, int64_t num_codes, uint8_t* codes) {
+inline void read_words(const uint8_t* words, const BlockFormat& format, int64_t num_codes,
+                       uint8_t* codes) {
   const __m128i mask = _mm_set1_epi8(15);
+  const int64_t stride = format.stride;
+  const auto halves = [&](__m128i both, __m128i& first, __m128i& second) {
+    first = _mm_and_si128(both, mask);
+    second = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
+    if (format.high_first) std::swap(first, second);
+  };
+  __m128i first, second;
   int64_t idx = 0;
   if (stride == sizeof(uint32_t)) {
     for (; idx + 32 <= num_codes; idx += 32) {
-      const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words + idx / 2));
-      const __m128i low = _mm_and_si128(both, mask);
-      const __m128i high = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
+      halves(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words + idx / 2)), first, second);
       const auto to = reinterpret_cast<__m128i*>(codes + idx);
-      _mm_storeu_si128(to, _mm_unpacklo_epi8(low, high));
-      _mm_storeu_si128(to + 1, _mm_unpackhi_epi8(low, high));
+      _mm_storeu_si128(to, _mm_unpacklo_epi8(first, second));
+      _mm_storeu_si128(to + 1, _mm_unpackhi_epi8(first, second));
     }
   }
   for (; idx < num_codes; idx += kWordCodes) {
-    const __m128i both = _mm_cvtsi32_si128(word_at(words + idx / kWordCodes * stride));
-    const __m128i codes8 = _mm_unpacklo_epi8(both, _mm_srli_epi16(both, 4));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(codes + idx), _mm_and_si128(codes8, mask));
+    halves(_mm_cvtsi32_si128(word_at(words + idx / kWordCodes * stride)), first, second);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(codes + idx), _mm_unpacklo_epi8(first, second));
   }
 }
 
@@ -143,7 +152,7 @@ class StoredReader {
     if (!is_of_words(format)) {
       read_blocks(format, from, num_codes, codes);
     } else if (format.num_values == kWordCodes) {
-      read_words(from, format.stride, num_codes, codes);
+      read_words(from, format, num_codes, codes);
     } else {
       gather(from, format.stride, num_codes);
       read_places(words_, format.place, num_codes, codes);
@@ -176,9 +185,33 @@ class StoredReader {
   uint32_t words_[kInputs];
 };
 
+// The same where codes have an order: whole rows at once.
+inline void pack_ordered_block(Layout layout, const BlockedRows& blocked, int64_t block,
+                               const StoredRows& stored, int64_t in_features, uint8_t* to) {
+  constexpr int64_t kInputs = StoredReader::kInputs;
+  std::vector<uint8_t> row_codes(in_features), ordered(kBlockCols * in_features);
+  StoredReader reader(stored);
+  BlockRows<uint8_t> from;
+  for (int64_t lane = 0; lane < kBlockCols; ++lane) {
+    const int64_t row = blocked.row(block, lane);
+    uint8_t* codes = ordered.data() + lane * in_features;
+    from.rows[lane] = row < 0 ? nullptr : codes;
+    if (row < 0) continue;
+    for (int64_t first = 0; first < in_features; first += kInputs) {
+      reader.read(row, first, std::min(kInputs, in_features - first), row_codes.data() + first);
+    }
+    for (int64_t at = 0; at < in_features; ++at) codes[at] = row_codes[stored.order[at]];
+    if (layout == kCodes8) put_signs(static_cast<uint8_t>(stored.zero), in_features, codes);
+  }
+  pack_block_of_codes(layout, from, in_features, to);
+}
+
 // A block of columns at `to`.
 inline void pack_stored_block(Layout layout, const BlockedRows& blocked, int64_t block,
                               const StoredRows& stored, int64_t in_features, uint8_t* to) {
+  if (stored.order != nullptr) {
+    return pack_ordered_block(layout, blocked, block, stored, in_features, to);
+  }
   constexpr int64_t kInputs = StoredReader::kInputs;
   uint8_t codes[kBlockCols][kInputs + 64];  // rows apart, so that they are kept side by side
   StoredReader reader(stored);

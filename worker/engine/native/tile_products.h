@@ -192,7 +192,7 @@ inline void end_row_group(const Linear& linear, const Span& span, const GroupSca
     const int at = part * kLanes;
     Floats total = fmadd(load(group + at), columns.scales(part), load(totals + at));
     if (columns.has_minima()) {
-      const Floats input_sum = all(inputs.sums[row * linear.num_groups() + span.group]);
+      const Floats input_sum = all(inputs.sums[row * linear.num_groups + span.group]);
       total = fnmadd(input_sum, columns.minima(part), total);
     }
     store(totals + at, total);
@@ -235,14 +235,24 @@ inline void multiply_codes_by_tiles(const Linear& linear, long block, const Inpu
   }
 }
 
-// [num_quads][kLanes][4] bytes with two integers each to [num_quads][kBlockCols][4].
-inline void widen_halves(const uint8_t* halves, int64_t num_quads, uint8_t* to) {
-  constexpr int kHalfBytes = 4 * kLanes;
-  for (int64_t quad = 0; quad < num_quads; ++quad, halves += kHalfBytes, to += 2 * kHalfBytes) {
+// Quads of kInt4 or kInt6 to those of kInt8.
+template <Layout kLayout>
+inline void widen_quads(const uint8_t* from, int64_t num_quads, uint8_t* to) {
+  constexpr int kPartBytes = 2 * kLanes, kHalfBytes = 2 * kPartBytes;
+  for (int64_t quad = 0; quad < num_quads; ++quad) {
     for (int at = 0; at < kHalfBytes; ++at) {
-      to[at] = halves[at] & 15;
-      to[kHalfBytes + at] = halves[at] >> 4;
+      to[at] = from[at] & 15;
+      to[kHalfBytes + at] = from[at] >> 4;
     }
+    if constexpr (kLayout == kInt6) {
+      for (int part = 0; part < 4; ++part) {
+        for (int at = 0; at < kPartBytes; ++at) {
+          to[part * kPartBytes + at] |= (from[kHalfBytes + at] >> 2 * part & 3) << 4;
+        }
+      }
+    }
+    from += quad_bytes(kLayout);
+    to += quad_bytes(kInt8);
   }
 }
 
@@ -259,8 +269,8 @@ inline void multiply_integers_by_tiles(const Linear& linear, long block, const I
   for (int64_t begin = 0; begin < linear.in_features; begin += kDecodedInputs) {
     const int64_t end = std::min(begin + kDecodedInputs, linear.in_features);
     const uint8_t* part = weights.at(begin / 4);
-    if constexpr (kLayout == kInt4) {
-      widen_halves(part, (end - begin + 3) / 4, widened);
+    if constexpr (kLayout != kInt8) {
+      widen_quads<kLayout>(part, (end - begin + 3) / 4, widened);
       part = widened;
     }
     for_each_pass(tiles, inputs.codes, row_codes, num_rows,
@@ -299,6 +309,8 @@ inline void multiply_by_tiles(const Linear& linear, long block, const InputRows&
     multiply_integers_by_tiles<Tiles, kInt8>(linear, block, inputs, num_rows, sums);
   } else if (linear.layout == kInt4) {
     multiply_integers_by_tiles<Tiles, kInt4>(linear, block, inputs, num_rows, sums);
+  } else if (linear.layout == kInt6) {
+    multiply_integers_by_tiles<Tiles, kInt6>(linear, block, inputs, num_rows, sums);
   } else if (linear.layout == kBf16) {
     multiply_dense_by_tiles<Tiles>(linear, block, inputs.values, num_rows, sums);
   } else if (linear.layout == kCodes8) {

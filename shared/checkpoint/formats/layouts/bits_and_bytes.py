@@ -17,6 +17,7 @@ WEIGHT, BOOK, MAXIMA = "weight", "weight.quant_map", "weight.absmax"
 NESTED_BOOK, NESTED_MAXIMA = "weight.nested_quant_map", "weight.nested_absmax"
 ROW_MAXIMA, _ORDER = "SCB", "weight_format"
 _MAX_STATE_BYTES = 4096
+_USUAL_BLOCK = 64
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
@@ -44,7 +45,7 @@ class BitsAndBytes4:
     marker = WEIGHT
     ending = WEIGHT
     dtypes = frozenset({"U8"})
-    code_bits = None  # the books are no numbers of bfloat16
+    code_bits = bits_in_codes(4, _USUAL_BLOCK)
 
     @property
     def name(self) -> str:

@@ -21,7 +21,6 @@ class GptqWords:
     num_bits: int  # 2, 4 or 8
     group_size: int | None  # inputs; None: all
     zero_offset: int  # what is to be added to a stored zero point
-    has_order: bool = False  # columns are in the order of activations
 
     marker = WEIGHT
     ending = "weight"
@@ -33,9 +32,8 @@ class GptqWords:
         return name_of_integers(self.num_bits, self.group_size)
 
     @property
-    def code_bits(self) -> float | None:
-        num_bits = max(4, self.num_bits)
-        return None if self.has_order else bits_in_codes(num_bits, self.group_size, has_zeros=True)
+    def code_bits(self) -> float:
+        return bits_in_codes(max(4, self.num_bits), self.group_size, has_zeros=True)
 
     def check(self, heads: WeightHeads) -> tuple[int, ...]:
         per_word = _WORD_BITS // self.num_bits

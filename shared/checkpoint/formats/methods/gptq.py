@@ -69,5 +69,5 @@ def read_gptq(section: Section) -> Quantization:
     if gptq.pack_dtype not in (None, "int32"):
         raise section.error(f"pack_dtype={gptq.pack_dtype!r} is not supported")
     group_size = group_size_of(section, gptq.group_size)
-    words = GptqWords(gptq.bits, group_size, _ZERO_OFFSETS[stored], bool(gptq.desc_act))
+    words = GptqWords(gptq.bits, group_size, _ZERO_OFFSETS[stored])
     return Quantization("gptq", (FormatRule(words),))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from bench.products import Product
+from tests.worker.engine.formats.stored_kinds import nf4_book
 from tests.worker.engine.native.test_native import needs_bfloat16
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
@@ -144,13 +146,32 @@ def test_a_row_does_not_depend_on_the_others(make: Callable[[int, int], ScaledWe
         assert torch.equal(one_thread(part), together[start : start + count])
 
 
+@needs_bfloat16
+@pytest.mark.parametrize(
+    ("book", "max_error"),
+    [
+        (nf4_book(), 2.0**-9),
+        (torch.tensor([0.0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]), MAX_ERROR),
+    ],
+    ids=["nf4", "fp4"],
+)
+def test_a_book_that_bfloat16_has_not(book: torch.Tensor, max_error: float) -> None:
+    """Its numbers are rounded once; thirds become halves, and are exact."""
+    torch.manual_seed(3)
+    weight = replace(float4_in_blocks(33, 512), book=book)
+    weight = replace(weight, stored=weight.codes % len(book))
+    rows = torch.randn(NUM_ROWS, 512).to(torch.bfloat16).float()
+    dense = weight.dense(torch.float64)
+    errors = Product(weight, num_threads=2)(rows) - rows.double() @ dense.T
+    assert (errors.abs() <= max_error * (rows.abs().double() @ dense.abs().T)).all()
+
+
 def test_weights_without_a_layout() -> None:
     codes = torch.randint(0, 16, (32, 64)).to(torch.uint8)
     scales = torch.ones(32, 1)
-    normal_floats = torch.linspace(-1.0, 1.0, 16) / 3
     dense = (
-        ScaledWeight(codes, scales, 1, 64, book=normal_floats),  # not exact in bfloat16
-        ScaledWeight(codes, torch.ones(32, 2), 1, 32, groups=torch.arange(64) % 2),
+        ScaledWeight(codes, scales, 1, 64, zeros=scales, book=E2M1),
+        ScaledWeight(codes, torch.ones(32, 2), 1, 32, groups=torch.arange(64) // 40),
         ScaledWeight(codes, scales, 1, 64, is_turned=True),
         ScaledWeight(codes.expand(2, 32, 64), torch.ones(2, 32, 1), 1, 64),
         ScaledWeight((codes + 240).to(torch.uint8), scales, 1, 64),

@@ -81,6 +81,7 @@ def test_rows_of_several_types_are_one_weight(kinds: tuple[str, ...], tmp_path: 
     assert joined is not None
     expected = torch.cat([values for _, values in parts])
     assert torch.equal(joined.dense(torch.float32), expected)
+    assert (joined.steps is not None) == all(kind.endswith("K") for kind in kinds)
     layout = coded_layout(joined)
     assert layout is not None
     assert layout.layout == CODES8

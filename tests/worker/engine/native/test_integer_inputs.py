@@ -53,7 +53,7 @@ from tests.worker.engine.tiny_models import (
 )
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
-from worker.engine.native.coded_layout import INT4, INT8, coded_layout, integer_layout
+from worker.engine.native.coded_layout import INT4, INT6, INT8, coded_layout, integer_layout
 from worker.engine.native.kernel_set import AMX_EMULATED, AVX2, AVX512_BF16, KernelSet
 from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_library import NativeLibrary
@@ -77,7 +77,7 @@ KINDS: dict[MakeWeight, int] = {
     int4_in_groups: INT4,
     int4_with_zeros: INT4,
     int4_with_minima: INT4,
-    int6_in_groups: INT8,
+    int6_in_groups: INT6,
     q4_k: INT4,
 }
 

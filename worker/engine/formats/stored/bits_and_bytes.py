@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from shared.checkpoint.formats.layouts.bits_and_bytes import (
@@ -15,24 +17,29 @@ from shared.checkpoint.formats.layouts.bits_and_bytes import (
     BitsAndBytes8,
     QuantState,
 )
-from worker.engine.formats.block_codes import unpack_nibbles
+from worker.engine.formats.block_codes import BlockCodes, nibble_codes, unpack_nibbles
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.weight_parts import WeightParts
 
 _INT8_RANGE = 127.0
+_WORD_CODES = 8
 
 
 def load_four_bits(layout: BitsAndBytes4, parts: WeightParts) -> ScaledWeight:
-    """Blocks go over the ends of rows: each value gets the scale of its own."""
+    """Blocks go over the ends of rows: they are taken apart where a row ends within one."""
     state = layout.state(parts.heads)
     rows, columns = state.shape
-    codes = unpack_nibbles(parts.get(WEIGHT).flatten(), high_first=True).view(rows, columns)
-    maxima = _maxima(parts, state)
+    size = math.gcd(columns, state.blocksize)
+    maxima = _maxima(parts, state).repeat_interleave(state.blocksize // size)
+    scales = maxima[: rows * columns // size].view(rows, -1)
     book = parts.scales(BOOK)
-    if columns % state.blocksize == 0:
-        return ScaledWeight(codes, maxima.view(rows, -1), 1, state.blocksize, book=book)
-    scales = maxima.repeat_interleave(state.blocksize)[: rows * columns].view(rows, columns)
-    return ScaledWeight(codes, scales, 1, 1, book=book)
+    return ScaledWeight(_codes(parts.get(WEIGHT), rows, columns), scales, 1, size, book=book)
+
+
+def _codes(packed: torch.Tensor, rows: int, columns: int) -> torch.Tensor | BlockCodes:
+    if columns % _WORD_CODES == 0:
+        return nibble_codes(packed.view(rows, -1), high_first=True)
+    return unpack_nibbles(packed.flatten(), high_first=True).view(rows, columns)
 
 
 def load_llm_int8(layout: BitsAndBytes8, parts: WeightParts) -> ScaledWeight:

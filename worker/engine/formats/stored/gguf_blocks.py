@@ -118,10 +118,10 @@ BLOCK_TYPES: Mapping[str, BlockType] = {
     "Q4_0": BlockType(BlockFormat(32, 18, (_nibbles(2, 16, 16),), 8), _half_scale, 5.0),
     "Q4_1": BlockType(BlockFormat(32, 20, (_nibbles(4, 16, 16),)), _half_minimum, 6.0),
     "Q5_0": BlockType(
-        BlockFormat(32, 22, (_nibbles(6, 16, 16), BitPlane(2, 4, 1, 1, 4)), 16), _half_scale, 9.0
+        BlockFormat(32, 22, (_nibbles(6, 16, 16), BitPlane(2, 4, 1, 1, 4)), 16), _half_scale, 7.0
     ),
     "Q5_1": BlockType(
-        BlockFormat(32, 24, (_nibbles(8, 16, 16), BitPlane(4, 4, 1, 1, 4))), _half_minimum, 10.0
+        BlockFormat(32, 24, (_nibbles(8, 16, 16), BitPlane(4, 4, 1, 1, 4))), _half_minimum, 8.0
     ),
     "Q8_0": BlockType(
         BlockFormat(32, 34, (BitPlane(2, 32, 8, 32),), 128, flipped=128), _half_scale, 9.0
@@ -136,12 +136,12 @@ BLOCK_TYPES: Mapping[str, BlockType] = {
     "Q5_K": BlockType(
         BlockFormat(256, 176, (_nibbles(48, 128, 32), BitPlane(16, 32, 1, 32, 4))),
         _k_with_minima,
-        8.75,
+        6.75,
     ),
     "Q6_K": BlockType(
         BlockFormat(256, 210, (_nibbles(0, 128, 64), BitPlane(128, 64, 2, 32, 4)), 32),
         _q6_k,
-        8.625,
+        6.625,
     ),
     "IQ4_NL": BlockType(BlockFormat(32, 18, (_nibbles(2, 16, 16),)), _half_scale, 5.0, _IQ4_BOOK),
     "IQ4_XS": BlockType(BlockFormat(256, 136, (_nibbles(8, 128, 16),)), _iq4_xs, 4.375, _IQ4_BOOK),
