@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := jetflock deploy frontend worker detok shared
 SOURCES := $(PACKAGES) $(wildcard bench) $(wildcard examples) tests
 
-.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-guidellm test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-scale bench-start bench-autoscale-sim bench-spot chaos screenshots page-libraries wheel clean
+.PHONY: help serve install dev test test-all test-fast coverage lock test-integration test-gpu test-deep test-newcomer test-clients test-guidellm test-images test-packages docs release lint typecheck format bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-roles bench-fairness bench-fork bench-scale bench-start bench-autoscale-sim bench-spot chaos screenshots page-libraries wheel clean
 
 help:
 	@echo "make serve             run everything on this machine (ARGS='--port 8001' for flags)"
@@ -48,6 +48,8 @@ help:
 	@echo "make bench-host        what a step costs the host, beside the model"
 	@echo "make bench-gpu         how near the GPU engine comes to what the hardware can do"
 	@echo "make bench-affinity    prefix cache hits of conversations over two workers, and over one"
+	@echo "                       (ARGS=--tiers: memory, and a disk behind it)"
+	@echo "make bench-roles       time between tokens beside long prompts, with and without roles"
 	@echo "make bench-autoscale-sim  the autoscaler's policy on simulated traffic"
 	@echo "make bench-spot        what it costs on spot machines, simulated"
 	@echo "make chaos             streams under faults, each checked against its undisturbed run"
@@ -185,7 +187,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix --select I $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-fairness bench-fork bench-scale bench-start: $(STAMP)
+bench bench-plane bench-engine bench-host bench-gpu bench-affinity bench-roles bench-fairness bench-fork bench-scale bench-start: $(STAMP)
 	$(BIN)/python -m $(subst -,.,$@) $(ARGS)
 
 bench-autoscale-sim: $(STAMP)

@@ -3,14 +3,18 @@
 Each conversation begins with a text of its own; each turn sends all that was said before. Compared
 are two workers with prefix affinity, two that pull whatever comes, and one worker, which has every
 prefix: the share of prompt tokens that came from a prefix cache, and the time to the first token.
+With `--tiers` one worker, whose memory holds them all, or a quarter, and a disk behind that, also
+after a restart: then the same is said once more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +54,15 @@ ARMS = (
     Arm("one worker", 1),
     Arm("two workers, affinity", 2),
     Arm("two workers, plain pulling", 2, ("--no-prefix-affinity",)),
+)
+
+_QUARTER = ("--num-kv-tokens", "4096")  # of what eight conversations of six turns have
+_WITH_DISK = (*_QUARTER, "--kv-disk-dir", "{disk}")
+TIER_ARMS = (
+    Arm("memory for all", 1),
+    Arm("memory for a quarter", 1, _QUARTER),
+    Arm("and a disk", 1, _WITH_DISK),
+    Arm("the same, restarted", 1, _WITH_DISK),
 )
 
 
@@ -146,10 +159,10 @@ async def wait_for_workers(nats_port: int, num_workers: int) -> None:
 
 
 @contextmanager
-def serve_arm(arm: Arm) -> Iterator[LocalServe]:
+def serve_arm(arm: Arm, disk: str) -> Iterator[LocalServe]:
     nats_port = free_port()
     flags = ("--workers", str(arm.num_workers), "--nats-port", str(nats_port), "--num-threads", "1")
-    with local_serve(*flags, *arm.flags) as serve:
+    with local_serve(*flags, *(flag.format(disk=disk) for flag in arm.flags)) as serve:
         uvloop.run(wait_for_workers(nats_port, arm.num_workers))
         yield serve
 
@@ -169,18 +182,25 @@ def main(
     conversations: Annotated[int, cyclopts.Parameter(help="At the same time.")] = 8,
     turns: Annotated[int, cyclopts.Parameter(help="Of each conversation.")] = 6,
     repeat: Annotated[int, cyclopts.Parameter(help="Rounds of each arm, interleaved.")] = 2,
+    *,
+    tiers: Annotated[bool, cyclopts.Parameter(help="Compare memory and disk.")] = False,
 ) -> None:
     """Cache hit rate and time to first token of growing conversations."""
-    rounds: dict[Arm, list[Round]] = {arm: [] for arm in ARMS}
+    arms = TIER_ARMS if tiers else ARMS
+    rounds: dict[Arm, list[Round]] = {arm: [] for arm in arms}
     for number in range(repeat):
-        for arm in ARMS:
-            with serve_arm(arm) as serve:
-                uvloop.run(run_round(serve.port, f"warm {number}", 2, 2))
-                rounds[arm].append(
-                    uvloop.run(run_round(serve.port, str(number), conversations, turns))
-                )
-    print(f"{conversations} conversations of {turns} turns, {repeat} rounds")
-    for arm in ARMS:
+        with tempfile.TemporaryDirectory() as folder:
+            for arm in arms:
+                with serve_arm(arm, f"{folder}/kv") as serve:
+                    uvloop.run(run_round(serve.port, f"warm {number}", 2, 2))
+                    rounds[arm].append(
+                        uvloop.run(run_round(serve.port, str(number), conversations, turns))
+                    )
+    print(
+        f"{conversations} conversations of {turns} turns, {repeat} rounds, "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
+    for arm in arms:
         print_arm(arm, rounds[arm])
 
 

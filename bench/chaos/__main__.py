@@ -46,6 +46,7 @@ def main(
     move: Annotated[bool, cyclopts.Parameter(help="The service moves meanwhile.")] = False,
     servers: Annotated[Literal[1, 3], cyclopts.Parameter(help="nats-servers.")] = 1,
     workers: int = 2,
+    decode_workers: Annotated[int, cyclopts.Parameter(help="Of these: the rest prefills.")] = 0,
     supervised: Annotated[bool, cyclopts.Parameter(help="Supervisors announce deaths.")] = True,
     slots: Annotated[int, cyclopts.Parameter(help="Requests that a worker runs at a time.")] = 128,
     ack_wait_s: float = 4.0,
@@ -67,6 +68,7 @@ def main(
         flock=FlockPlan(
             num_servers=servers,
             num_workers=workers,
+            num_decode_workers=decode_workers,
             max_running=slots,
             ack_wait_s=ack_wait_s,
             announces_deaths=supervised,

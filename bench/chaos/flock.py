@@ -53,6 +53,7 @@ class FlockPlan:
     num_frontends: int = 2
     num_detoks: int = 2
     num_workers: int = 2
+    num_decode_workers: int = 0  # of them; the others compute prompts
     ack_wait_s: float = 4.0
     max_running: int = 128  # requests that one worker runs at a time
     announces_deaths: bool = True  # otherwise a supervisor starts another one, and says nothing
@@ -148,7 +149,8 @@ class Flock:
 
     def restart(self, member: Member) -> None:
         """After `stop`."""
-        member.kept = self._kept(member.role, member.name, member.link.url, member.http_port)
+        idx = int(member.name.rpartition("-")[2])
+        member.kept = self._kept(member.role, idx, member.link.url, member.http_port)
         self.start(member)
 
     async def wait_ready(self, timeout_s: float = _READY_TIMEOUT_S) -> float:
@@ -198,21 +200,23 @@ class Flock:
         ports = [server.port for server in self.brokers.servers]
         link = await self._exits.enter_async_context(NatsLink.open(ports))
         port = free_port()
-        name = f"{role}-{idx}"
-        return Member(role, link, self._kept(role, name, link.url, port), port)
+        return Member(role, link, self._kept(role, idx, link.url, port), port)
 
-    def _kept(self, role: str, name: str, nats_url: str, http_port: int) -> KeptProcess:
+    def _kept(self, role: str, idx: int, nats_url: str, http_port: int) -> KeptProcess:
+        name = f"{role}-{idx}"
         programs = RolePrograms(*(self._program(one) for one in ("frontend", "worker", "detok")))
         config = ServeConfig(
             nats_url=nats_url,
             replicas=self.plan.num_servers,
             port=http_port,
-            metrics_port=http_port - 1 if role == "worker" else 0,  # the launch adds 1
+            metrics_port=http_port - 1 - idx if role == "worker" else 0,  # the launch adds it
             detok_id=name,
             model_name=MODEL_NAME,
             dtype="float32",
             num_threads=1,
             max_running=self.plan.max_running,
+            decode_workers=self.plan.num_decode_workers,
+            kv_disk_dir=str(self._folder / "kv") if self.plan.num_decode_workers else None,
             ack_wait_s=self.plan.ack_wait_s,
             ping_interval_s=1.0,
         )
@@ -221,7 +225,7 @@ class Flock:
         make: Callable[[], Launch] = {
             "frontend": launches.frontend,
             "detok": launches.detok,
-            "worker": launches.worker(0),
+            "worker": launches.worker(idx),
         }[role]
         on_death = {
             "worker": WorkerHerald(self.sides, self.card).announce_death,

@@ -96,6 +96,8 @@ class RoleLaunches:
             env = self._env(
                 WorkerConfig, exclude=("model_name", "lora"), metrics_offset=worker_idx + 1
             )
+            if config.decode_workers:
+                env[_variable("role")] = config.role_of(worker_idx)
             if config.device != "cpu":
                 env |= gpu_share(self._environ, worker_idx, config.tp)
             argv = [*self._programs.worker, str(self._model_path), *names, *loras]

@@ -17,6 +17,8 @@ from deploy.local.ports import free_port
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from shared.checkpoint.model_files import served_name
+from shared.errors import ConfigError
+from shared.protocol.role_cards import WorkerRole
 from worker.config import WorkerConfig
 
 DEMO_MODEL_NAME = "jetflock-demo"
@@ -47,6 +49,8 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """Queue and token log of the own nats-server; default ~/.local/state/jetflock/port-PORT."""
     workers: int | str = 1
     """Worker processes, or a range as 0..4."""
+    decode_workers: int = 0
+    """Of these: as many have --role decode, and the others --role prefill; 0: all do both."""
     shutdown_timeout_s: float = 1.0
     """Time that running requests and their streams get to finish at Ctrl-C."""
     admin_port: int = 0
@@ -102,6 +106,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     def completed(self, model: str) -> "ServeConfig":
         """The same with the defaults filled in that depend on other values. Raises ConfigError."""
         workers = self.worker_range
+        self._check_decode_workers(workers)
         self.check_parsers()
         self.scale_policy(workers)
         port = self.port or free_port()
@@ -116,6 +121,26 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
             num_threads=self.num_threads
             or (max(1, num_cores // workers.most) if workers.most > 1 else None),
         )
+
+    def _check_decode_workers(self, workers: WorkerRange) -> None:
+        """Raises ConfigError."""
+        if not self.decode_workers:
+            return
+        told = f"decode_workers={self.decode_workers}"
+        if self.role != "both":
+            raise ConfigError(f"{told} gives each worker its role: leave role={self.role} out")
+        if not (workers.is_fixed and 0 < self.decode_workers < workers.most):
+            raise ConfigError(
+                f"{told} needs more workers than that, as a number, not workers={self.workers}"
+            )
+        if self.kv_disk_dir is None and not self.scripted:
+            raise ConfigError(f"{told} needs kv_disk_dir, where keys and values are handed over")
+
+    def role_of(self, worker_idx: int) -> WorkerRole:
+        """Of the worker with this index."""
+        if not self.decode_workers:
+            return self.role
+        return "decode" if worker_idx < self.decode_workers else "prefill"
 
     @property
     def _own_admin_url(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import shlex
@@ -65,6 +66,28 @@ def test_roles_get_what_differs_from_their_defaults() -> None:
     assert frontend["JETFLOCK_CORS_ORIGINS"] == "a b"
     assert "JETFLOCK_CORS_ORIGINS" not in worker
     assert "JETFLOCK_PAGE_SIZE" not in worker
+
+
+def test_some_workers_decode_and_the_others_compute_prompts() -> None:
+    config = ServeConfig(workers=3, decode_workers=2, kv_disk_dir="/kv").completed("demo")
+    envs = [make_launches(config).worker(idx)().env for idx in range(3)]
+    assert [env["JETFLOCK_ROLE"] for env in envs] == ["decode", "decode", "prefill"]
+    assert {env["JETFLOCK_KV_DISK_DIR"] for env in envs} == {"/kv"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"workers": 2}, "needs more workers than that"),
+        ({"workers": "0..4"}, "not workers=0..4"),
+        ({"workers": 3, "kv_disk_dir": None}, "needs kv_disk_dir"),
+        ({"workers": 3, "role": "decode"}, "leave role=decode out"),
+    ],
+)
+def test_roles_that_cannot_be_given_are_refused(changes: dict[str, Any], what: str) -> None:
+    config = dataclasses.replace(ServeConfig(decode_workers=2, kv_disk_dir="/kv"), **changes)
+    with pytest.raises(ConfigError, match=f"decode_workers=2 .*{what}"):
+        config.completed("demo")
 
 
 def test_variables_of_serve_itself_do_not_reach_the_roles() -> None:

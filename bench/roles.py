@@ -1,0 +1,187 @@
+"""`make bench-roles`: what long prompts do to streams that decode, with and without roles.
+
+Some streams decode all the time; beside them prompts of thousands of tokens come one after the
+other. Two workers of a thread each do both, or one computes prompts and the other decodes, with a
+folder for keys and values between them. The arms take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import cyclopts
+import httpx
+import uvloop
+
+from bench.affinity import wait_for_workers
+from bench.checkpoint import CONTEXT_LEN, ensure_checkpoint
+from bench.local_serve import LocalServe, local_serve
+from bench.model_shape import LLAMA_135M
+from deploy.local.ports import free_port
+from jetflock.bench.stage_summary import percentile
+
+LONG_TOKENS = 32  # of output behind a long prompt
+SHORT_PROMPT = 32  # tokens
+FIRST_ID = 300  # of random prompts
+
+
+@dataclass
+class Round:
+    """Seconds, of one arm."""
+
+    gaps_s: list[float] = field(default_factory=list)  # between tokens of decoding streams
+    gaps_beside_s: list[float] = field(default_factory=list)  # of these, beside a long prompt
+    ttfts_s: list[float] = field(default_factory=list)  # of long prompts
+    second_s: list[float] = field(default_factory=list)  # from their first token to the next
+    shares_found: list[float] = field(default_factory=list)  # of them, by who told the last token
+
+
+class Load:
+    """Clients of one arm."""
+
+    def __init__(self, port: int, result: Round, seed: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/v1/completions"
+        self._result = result
+        self._random = random.Random(seed)
+        self._num_long = 0  # that wait for their first token
+        self._is_over = False
+
+    async def run(self, num_streams: int, num_prompts: int, prompt_len: int) -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=600, limits=limits, verify=False) as client:
+            streams = [asyncio.create_task(self._decode(client)) for _ in range(num_streams)]
+            await asyncio.sleep(2.0)
+            for _ in range(num_prompts):
+                await self._prefill(client, prompt_len)
+                await asyncio.sleep(0.5)
+            self._is_over = True
+            await asyncio.gather(*streams)
+
+    async def _decode(self, client: httpx.AsyncClient) -> None:
+        """One stream behind the other."""
+        while not self._is_over:
+            last_at = 0.0
+            async for _ in self._tokens(client, SHORT_PROMPT, 400):
+                now = time.perf_counter()
+                if last_at:
+                    gaps_s = self._result.gaps_beside_s if self._num_long else self._result.gaps_s
+                    gaps_s.append(now - last_at)
+                last_at = now
+                if self._is_over:
+                    return
+
+    async def _prefill(self, client: httpx.AsyncClient, prompt_len: int) -> None:
+        sent_at = time.perf_counter()
+        self._num_long += 1
+        arrivals: list[float] = []
+        async for _ in self._tokens(client, prompt_len, LONG_TOKENS):
+            if not arrivals:
+                self._num_long -= 1
+            arrivals.append(time.perf_counter())
+        self._result.ttfts_s.append(arrivals[0] - sent_at)
+        self._result.second_s.append(arrivals[1] - arrivals[0])
+
+    async def _tokens(
+        self, client: httpx.AsyncClient, prompt_len: int, num_tokens: int
+    ) -> AsyncIterator[None]:
+        ids = [self._random.randrange(FIRST_ID, LLAMA_135M.vocab_size) for _ in range(prompt_len)]
+        body: dict[str, Any] = {
+            "model": "bench",
+            "prompt": ids,
+            "max_tokens": num_tokens,
+            "ignore_eos": True,
+            "temperature": 1,  # random weights say the same for ever else, which may be no text
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        async with client.stream("POST", self._url, json=body) as response:
+            assert response.status_code == 200, await response.aread()
+            async for line in response.aiter_lines():
+                event = json.loads(line[6:]) if line.startswith("data: {") else {}
+                if event.get("choices"):
+                    yield
+                elif prompt_len > SHORT_PROMPT and (usage := event.get("usage")):
+                    num_cached = usage["prompt_tokens_details"]["cached_tokens"]
+                    self._result.shares_found.append(num_cached / prompt_len)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to serve the same load."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+@contextmanager
+def serve_arm(arm: Arm, model: Path) -> Iterator[LocalServe]:
+    nats_port = free_port()
+    flags = ("--workers", "2", "--nats-port", str(nats_port), "--num-threads", "1")
+    named = (str(model), "--model-name", "bench")
+    with local_serve(*named, *flags, *arm.flags, timeout_s=300) as serve:
+        uvloop.run(wait_for_workers(nats_port, 2))
+        yield serve
+
+
+def print_arm(arm: Arm, rounds: list[Round]) -> None:
+    def told(name: str, values_s: list[float]) -> str:
+        ms = [each * 1e3 for each in values_s]
+        return f"{name} p50 {statistics.median(ms):7.1f} p99 {percentile(ms, 99):8.1f} ms"
+
+    gaps_s = [gap for each in rounds for gap in each.gaps_s]
+    beside_s = [gap for each in rounds for gap in each.gaps_beside_s]
+    ttfts_s = [each_s for each in rounds for each_s in each.ttfts_s]
+    second_s = [each_s for each in rounds for each_s in each.second_s]
+    shares = [share for each in rounds for share in each.shares_found]
+    print(
+        f"{arm.name:30} {told('ITL beside a prompt', beside_s)}   {told('alone', gaps_s)}   "
+        f"{told('TTFT of prompts', ttfts_s)}   {told('their second token', second_s)}   "
+        f"found by who went on {statistics.mean(shares):.0%}"
+    )
+
+
+def main(
+    streams: Annotated[int, cyclopts.Parameter(help="That decode.")] = 4,
+    prompts: Annotated[int, cyclopts.Parameter(help="Long ones, one behind the other.")] = 6,
+    prompt_len: Annotated[int, cyclopts.Parameter(help="Tokens of each.")] = 4096,
+    repeat: Annotated[int, cyclopts.Parameter(help="Rounds of each arm, interleaved.")] = 2,
+    model: Annotated[Path, cyclopts.Parameter(help="Made there if it is not.")] = Path(
+        ".data/bench/llama-135m"
+    ),
+    folder: Annotated[str, cyclopts.Parameter(help="Where keys and values meet.")] = "/dev/shm",
+) -> None:
+    """Time between tokens beside long prompts."""
+    assert prompt_len + LONG_TOKENS <= CONTEXT_LEN
+    ensure_checkpoint(model)
+    with tempfile.TemporaryDirectory(dir=folder) as kv_dir:
+        apart = ("--decode-workers", "1", "--kv-disk-dir", f"{kv_dir}/kv")
+        arms = (Arm("two that do both"), Arm("one prefills, one decodes", apart))
+        rounds: dict[Arm, list[Round]] = {arm: [] for arm in arms}
+        for number in range(repeat):
+            for arm in arms:
+                with serve_arm(arm, model) as serve:
+                    result = Round()
+                    load = Load(serve.port, result, number)
+                    uvloop.run(load.run(streams, prompts, prompt_len))
+                    rounds[arm].append(result)
+    print(
+        f"{streams} streams, {prompts} prompts of {prompt_len} tokens, {repeat} rounds, "
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+    for arm in arms:
+        print_arm(arm, rounds[arm])
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)
