@@ -16,7 +16,7 @@ from frontend.inference.answers.attachments import Attachments
 from frontend.inference.answers.object_sweeper import ObjectSweeper
 from frontend.inference.answers.open_answers import OpenAnswers
 from frontend.inference.answers.orphan_sweeper import OrphanSweeper
-from frontend.inference.answers.terminator import Terminator
+from frontend.inference.answers.terminator import StreamWatch, Terminator
 from frontend.inference.idempotency.idempotency_store import IdempotencyStore
 from frontend.inference.idempotency.keyed_start import KeyedStarts
 from frontend.inference.inference_side import InferenceSide
@@ -24,7 +24,6 @@ from frontend.inference.job_requests import JobRequests
 from frontend.inference.public_prefixes import PublicPrefixes
 from frontend.inference.resuming.known_requests import KnownRequests
 from frontend.inference.resuming.resumer import Resumer
-from frontend.inference.resuming.stream_watch import StreamWatch
 from frontend.inference.submitter import Submitter
 from frontend.inference.telemetry.recent_requests import RecentRequests
 from frontend.inference.telemetry.server_span import ServerSpans

@@ -1,4 +1,5 @@
-"""Ends requests: their client is gone, their deadline has passed, or somebody asked for it."""
+"""Ends requests: their client is gone, their deadline has passed, or somebody asked for it; and
+looks when it is time to."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections.abc import Iterable
 
 from frontend.inference.answers.attachments import AnyReply, Attachments
 from frontend.metrics import AnswerMetrics
-from frontend.streams.generation import Generation
+from frontend.models.model_directory import ModelDirectory
+from frontend.streams.alarms import TICK_S
+from frontend.streams.generation import Generation, Interrupt
 from frontend.streams.reply_router import ReplyRouter
 from shared.admin.request_end import end_request, end_unclaimed
 from shared.catalog.model_catalog import ModelCatalog
@@ -26,6 +29,8 @@ _RETRY_S = 1.0
 _LAST_WORD_S = 15.0  # after its deadline, for the finish of a request that nobody reads
 _MAX_TRY_S = 300.0  # how long we try to end a request while NATS is away
 _MAX_AT_ONCE = 256  # thousands of clients may leave together, and each costs several answers
+
+NO_RESULT_AFTER_S = 15.0  # after the deadline: then even a new detokenizer should have spoken
 
 log = get_logger(__name__)
 
@@ -234,3 +239,60 @@ async def _finished_within(generation: Generation, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             while not generation.is_finished:
                 await generation.wait_news()
+
+
+class StreamWatch:
+    """Looks after each generation when it is time: deadlines, hope, signs of life, results.
+
+    One timer serves all, so that a token costs none.
+    """
+
+    def __init__(self, router: ReplyRouter, terminator: Terminator, models: ModelDirectory) -> None:
+        self._router = router
+        self._terminator = terminator
+        self._models = models
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._router.in_use.wait()
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            for generation in self._router.to_look_after.take_due(now):
+                self._router.to_look_after.set(generation, self._look_after(generation, now))
+            for pool in list(self._router.pools):
+                if why := self._models.hopeless(pool):
+                    self._give_up(pool, why)
+
+    def _look_after(self, generation: Generation, now: float) -> float:
+        """Returns when to do so again."""
+        if now >= generation.queue_timeout_at and not generation.looks_on:
+            generation.queue_timeout_at = float("inf")
+            self._terminator.end_unclaimed(generation, FinishReason.QUEUE_TIMEOUT)
+        if not generation.is_expired and now >= generation.deadline_at:
+            if generation.looks_on:
+                generation.is_expired = True
+            elif not generation.is_finished:
+                self._terminator.expire(generation)
+        elif now >= generation.deadline_at + NO_RESULT_AFTER_S:
+            generation.cut(Interrupt.NO_RESULT)
+        times = [generation.queue_timeout_at] if not generation.looks_on else []
+        times += [generation.deadline_at, generation.deadline_at + NO_RESULT_AFTER_S]
+        if generation.keepalive_s:
+            last_sent_at = max(generation.last_sent_at, generation.timings.last_text_at)
+            if now - last_sent_at >= generation.keepalive_s:
+                generation.last_sent_at = last_sent_at = now
+                generation.keepalive()
+            times.append(last_sent_at + generation.keepalive_s)
+        return min((at for at in times if at > now), default=float("inf"))
+
+    def _give_up(self, pool: str, why: str) -> None:
+        """Whoever waits is told. What nobody waits for is kept until a worker comes."""
+        for generation in self._router.generations:
+            if generation.pool != pool or generation.is_hopeless:
+                continue
+            is_alone = generation.is_detached or generation.looks_on
+            if generation.is_watched and generation.is_stored and not is_alone:
+                generation.is_hopeless = True
+                self._terminator.end_unclaimed(generation, FinishReason.UNSERVED, why)
