@@ -17,8 +17,7 @@ from frontend.inference.answers.object_sweeper import ObjectSweeper
 from frontend.inference.answers.open_answers import OpenAnswers
 from frontend.inference.answers.orphan_sweeper import OrphanSweeper
 from frontend.inference.answers.terminator import StreamWatch, Terminator
-from frontend.inference.idempotency.idempotency_store import IdempotencyStore
-from frontend.inference.idempotency.keyed_start import KeyedStarts
+from frontend.inference.idempotency import IdempotencyStore, KeyedStarts
 from frontend.inference.inference_side import InferenceSide
 from frontend.inference.job_requests import JobRequests
 from frontend.inference.public_prefixes import PublicPrefixes

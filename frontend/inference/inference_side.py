@@ -10,7 +10,7 @@ from typing import Any
 from frontend.inference.acceptor import Acceptor
 from frontend.inference.admission.admission import Admission
 from frontend.inference.admission.queue_timeout import take_queue_timeout
-from frontend.inference.idempotency.keyed_start import Absent, KeyedStarts
+from frontend.inference.idempotency import Absent, KeyedStarts
 from frontend.inference.resuming.known_requests import KnownRequests
 from frontend.inference.resuming.resumer import Resumer
 from frontend.inference.telemetry.server_span import ServerSpans

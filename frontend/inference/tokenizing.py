@@ -12,17 +12,7 @@ from frontend.jobs.job import Caller
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.models.model_directory import ModelDirectory, ServedModel
 from frontend.surfaces.chat.chat_request import Chat, ChatBody, ChatRequests
-from frontend.surfaces.tokens.token_answers import (
-    Detokenized,
-    Modalities,
-    Props,
-    PropsParams,
-    PropsSettings,
-    Templated,
-    Tokenized,
-    TokenizerInfo,
-)
-from frontend.surfaces.tokens.token_bodies import (
+from frontend.surfaces.tokens import (
     DETOKENIZE_IGNORED,
     DETOKENIZE_REFUSED,
     IGNORED,
@@ -30,8 +20,16 @@ from frontend.surfaces.tokens.token_bodies import (
     REFUSED,
     TEMPLATE_REFUSED,
     DetokenizeBody,
+    Detokenized,
+    Modalities,
+    Props,
+    PropsParams,
+    PropsSettings,
     TemplateBody,
+    Templated,
     TokenizeBody,
+    Tokenized,
+    TokenizerInfo,
 )
 from frontend.text.event_writer import encode_json
 from shared.errors import ContextLengthExceeded, InvalidRequest, RequestTooLarge

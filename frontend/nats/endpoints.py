@@ -22,7 +22,7 @@ from frontend.stored.erasing.erasing_service import ErasingService
 from frontend.stored.files.files import Files
 from frontend.stored.kept_responses import Responses
 from frontend.surfaces.answer import Answer
-from frontend.surfaces.tokens.token_bodies import ModelBody
+from frontend.surfaces.tokens import ModelBody
 from frontend.text.event_id import parse_event_id
 from frontend.text.event_writer import encode_json
 from shared.errors import InvalidRequest

@@ -53,7 +53,7 @@ from frontend.surfaces.responses.response_answer import (
     ResponseDeleted,
 )
 from frontend.surfaces.scores.score_answer import RankedEvent, Ranking, Score, ScoreList
-from frontend.surfaces.tokens.token_answers import (
+from frontend.surfaces.tokens import (
     Detokenized,
     Props,
     Templated,

@@ -73,7 +73,7 @@ from frontend.surfaces.responses.request import REFUSED as RESPONSE_REFUSED
 from frontend.surfaces.scores.pair_request import MAX_INSTRUCTION_CHARS
 from frontend.surfaces.scores.rerank_request import TOP_N, RerankBody
 from frontend.surfaces.scores.score_request import ScoreBody
-from frontend.surfaces.tokens.token_bodies import DetokenizeBody, TemplateBody, TokenizeBody
+from frontend.surfaces.tokens import DetokenizeBody, TemplateBody, TokenizeBody
 from frontend.surfaces.transcripts.transcript_request import TranscriptBody
 from shared.protocol.reply import TranscriptFormat
 

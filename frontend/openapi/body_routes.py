@@ -9,6 +9,7 @@ from typing import Any
 from frontend.fields.cache_fields import DEFAULT_KEEP_S
 from frontend.fields.pooled_fields import POOLED_IGNORED
 from frontend.fields.request_body import IGNORED, Refused
+from frontend.surfaces import tokens
 from frontend.surfaces.anthropic import body as message_body
 from frontend.surfaces.chat import chat_request
 from frontend.surfaces.classes.class_request import CLASS_REFUSED, POOLING_REFUSED
@@ -19,7 +20,6 @@ from frontend.surfaces.infill import infill_request
 from frontend.surfaces.ollama import body as ollama_body
 from frontend.surfaces.responses import request as response_request
 from frontend.surfaces.scores import rerank_request, score_request
-from frontend.surfaces.tokens import token_bodies
 from frontend.surfaces.transcripts import transcript_request
 from shared.protocol.reply import TextParams
 from shared.protocol.sampling import SamplingParams
@@ -89,20 +89,20 @@ OPTIONS = BodyRoute(
 )
 # They generate nothing; of files the fields are those of a form.
 TOKEN_ROUTES = (
-    BodyRoute("tokenize", "/tokenize", "TokenizeBody", token_bodies.REFUSED, token_bodies.IGNORED),
+    BodyRoute("tokenize", "/tokenize", "TokenizeBody", tokens.REFUSED, tokens.IGNORED),
     BodyRoute(
         "detokenize",
         "/detokenize",
         "DetokenizeBody",
-        token_bodies.DETOKENIZE_REFUSED,
-        token_bodies.DETOKENIZE_IGNORED,
+        tokens.DETOKENIZE_REFUSED,
+        tokens.DETOKENIZE_IGNORED,
     ),
     BodyRoute(
         "apply-template",
         "/apply-template",
         "TemplateBody",
-        token_bodies.TEMPLATE_REFUSED,
-        token_bodies.IGNORED,
+        tokens.TEMPLATE_REFUSED,
+        tokens.IGNORED,
     ),
 )
 OTHER_ROUTES = (

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from frontend.inference.admission.admission import Admission
 from frontend.inference.answers.attachments import Attachments, Joined
 from frontend.inference.answers.open_answers import OpenAnswers
-from frontend.inference.idempotency.keyed_start import Absent
+from frontend.inference.idempotency import Absent
 from frontend.inference.resuming.stream_finder import FoundChoice, KnownChoice, StreamFinder
 from frontend.inference.telemetry.server_span import describe_resumed
 from frontend.jobs.job import Caller

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
-from frontend.inference.idempotency import keyed_start
-from frontend.inference.idempotency.idempotency_store import IdempotencyStore
-from frontend.inference.idempotency.keyed_start import Absent, KeyedStarts
+from frontend.inference import idempotency
+from frontend.inference.idempotency import Absent, IdempotencyStore, KeyedStarts
 from frontend.limits.stream_limits import StreamLimits, limited_streams
 from frontend.metrics import AcceptanceMetrics, MetricMaker
 from shared.cluster import Cluster, open_cluster
@@ -137,7 +136,7 @@ async def test_what_is_nowhere_for_long_starts_anew(
     keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its group may stand in the log, where its results have expired."""
-    monkeypatch.setattr(keyed_start, "_QUEUEING_S", 0)
+    monkeypatch.setattr(idempotency, "_QUEUEING_S", 0)
     group_id = await keys.hold()
     client = Client(joins=[UNKNOWN, UNKNOWN])
     assert await keys.start(client) == "queued"

@@ -23,7 +23,7 @@ from frontend.surfaces.generate.generate_answer import GeneratedText
 from frontend.surfaces.responses.event_answer import EVENT_KINDS
 from frontend.surfaces.responses.response_answer import InputItems, ResponseDeleted
 from frontend.surfaces.scores.score_answer import Ranking, ScoreList
-from frontend.surfaces.tokens.token_answers import (
+from frontend.surfaces.tokens import (
     Detokenized,
     Props,
     Templated,

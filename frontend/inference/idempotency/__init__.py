@@ -1,2 +1,0 @@
-"""This package lets requests with the same idempotency key share one generation, at all
-frontends."""

@@ -1,1 +1,0 @@
-"""This package holds the bodies of /tokenize and /detokenize."""
