@@ -212,7 +212,7 @@ class Subjects:
         return f"{self.prefix}.done.{rid}"
 
     def bills(self, partition: int | str) -> str:
-        """Of the requests of a partition that are over, in the order of their ends."""
+        """Bills of the requests of a partition that are over, in the order of their ends."""
         return f"{self.prefix}.bill.{partition}"
 
     def dead(self, pool: str) -> str:

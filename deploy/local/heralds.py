@@ -53,8 +53,8 @@ class WorkerHerald:
 
 
 class DetokHerald:
-    """For the detokenizers that this process starts: what one held that died is given back, so that
-    nobody waits until it expires. What it cannot do, time does.
+    """Speaks for the detokenizers that this process starts: what one held that died is given back,
+    so that nobody waits until it expires. What it cannot do, time does.
     """
 
     def __init__(self, sides: ServiceSides) -> None:

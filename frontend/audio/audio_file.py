@@ -74,7 +74,7 @@ def check_format(data: bytes, format_name: str) -> None:
 
 
 def is_wav(data: bytes) -> bool:
-    """By its first bytes."""
+    """Whether it is WAV, by its first bytes."""
     return data[:4] == b"RIFF" and data[8:12] == b"WAVE"
 
 
@@ -184,7 +184,7 @@ def _decoded(container: Any, max_s: float) -> Samples:
 
 
 def _frames(container: Any) -> Iterator[Any]:
-    """Of one channel, in floats."""
+    """The frames of one channel, in floats."""
     import av
 
     resampler = av.AudioResampler("fltp", "mono", SAMPLE_RATE)

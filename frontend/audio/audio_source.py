@@ -22,7 +22,7 @@ class AudioData(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class AudioSource:
-    """By its bytes, or by its URL."""
+    """Audio by its bytes, or by its URL."""
 
     where: str  # the part of the body that holds it
     file: AudioData | None = None

@@ -42,7 +42,7 @@ class LoadedAudio:
 
 @dataclass(frozen=True, slots=True)
 class Spectrogram:
-    """Of a file of audio."""
+    """The spectrogram of a file of audio."""
 
     frames: npt.NDArray[np.float32]  # [num_frames and some of silence, num_mel_bins]
     num_samples: int  # at the model's rate
@@ -65,7 +65,7 @@ class AudioLoader:
         return self._limits.max_audios
 
     async def load(self, text: str | None, card: HearingCard, caller: Caller) -> LoadedAudio:
-        """Of a file in base64. Raises InvalidRequest."""
+        """Loads a file in base64. Raises InvalidRequest."""
         if not text:
             raise InvalidRequest(f"'{_FIELD}' is required", param=_FIELD, code="missing_field")
         loop = asyncio.get_running_loop()
@@ -75,8 +75,8 @@ class AudioLoader:
     async def spectrograms(
         self, sources: Sequence[AudioSource], card: SoundCard | None, read_url: ReadUrl
     ) -> AsyncIterator[Spectrogram]:
-        """Of all audio of a chat, one behind the other: so they take as much memory as the longest
-        may. Raises InvalidRequest, and what `read_url` does.
+        """The spectrograms of all audio of a chat, one behind the other: so they take as much
+        memory as the longest may. Raises InvalidRequest, and what `read_url` does.
         """
         seconds, loop = 0.0, asyncio.get_running_loop()
         for source in sources:
@@ -120,7 +120,7 @@ def _read(source: AudioSource, data: bytes, card: SoundCard, limits: AudioLimits
 
 
 def _bytes_of(text: str, limits: AudioLimits) -> bytes:
-    """Of a file in base64. Raises BadAudio."""
+    """The bytes of a file in base64. Raises BadAudio."""
     if len(text) > (limits.max_bytes + 2) // 3 * 4:
         raise BadAudio(f"has more than {limits.max_bytes} bytes (--max-audio-bytes)")
     try:

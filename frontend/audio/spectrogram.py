@@ -65,7 +65,7 @@ _LOG_STEP = np.log(6.4) / 27.0  # of a mel, above
 
 
 def _mel(hertz: float) -> float:
-    """Of a frequency above the bend."""
+    """The mel of a frequency above the bend."""
     return float(_BEND_MEL + np.log(hertz / _BEND_HERTZ) / _LOG_STEP)
 
 

@@ -58,7 +58,7 @@ class Frames(Protocol):
         ...
 
     def size(self, chosen: Sequence[int]) -> PixelSize:
-        """Of all of them. Raises BadVideo."""
+        """The size of all of them. Raises BadVideo."""
         ...
 
     def images(self, chosen: Sequence[int]) -> Iterator[Image.Image]:
@@ -159,7 +159,7 @@ class MovingImage:
         self.fps = 1000 * len(durations) / sum(durations)
 
     def size(self, chosen: Sequence[int]) -> PixelSize:
-        """Of all frames."""
+        """The size of all frames."""
         return self._size
 
     def images(self, chosen: Sequence[int]) -> Iterator[Image.Image]:
@@ -214,7 +214,7 @@ class VideoFile:
         self.fps = float(rate)
 
     def size(self, chosen: Sequence[int]) -> PixelSize:
-        """Of all frames."""
+        """The size of all frames."""
         return self._size
 
     def images(self, chosen: Sequence[int]) -> Iterator[Image.Image]:
@@ -252,7 +252,7 @@ class VideoFile:
 
 
 def open_file(data: bytes, limits: ImageLimits) -> MovingImage | VideoFile:
-    """By its first bytes. Raises BadVideo."""
+    """Opens it by its first bytes. Raises BadVideo."""
     if data[4:8] == b"ftyp":
         return VideoFile(data, "mp4", limits)
     if data[:4] == b"\x1aE\xdf\xa3":

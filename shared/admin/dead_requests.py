@@ -129,7 +129,7 @@ class DeadRequests:
         return request.rid
 
     async def _copy_back(self, stored: StoredDead, name: str) -> None:
-        """Of somebody else who queues it just now the copy is as good, and perhaps being read."""
+        """The copy of somebody else who queues it just now is as good, and perhaps being read."""
         if await self._catalog.has_object(name):
             return
         try:

@@ -42,12 +42,14 @@ _ATTENDING = {"attention", "full_attention"}
 
 
 def is_endless(config: dict[str, Any]) -> bool:
-    """By config.json: whether a text may be of any length."""
+    """Whether, by config.json, a text may be of any length."""
     return config.get("architectures") in [[name] for name in _ENDLESS_ARCHITECTURES]
 
 
 def keeps_states(config: dict[str, Any]) -> bool:
-    """By config.json. A family's models may do without: Granite 4.0's smallest all attend."""
+    """Whether it does, by config.json. A family's models may do without: Granite 4.0's smallest all
+    attend.
+    """
     architectures = config.get("architectures")
     text = text_config(config)
     if not isinstance(architectures, list) or len(architectures) != 1:

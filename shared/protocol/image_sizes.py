@@ -11,7 +11,7 @@ MAX_RATIO = 200  # of an image's long side to its short one
 
 
 class PixelSize(NamedTuple):
-    """Of an image, in pixels."""
+    """The size of an image, in pixels."""
 
     height: int
     width: int

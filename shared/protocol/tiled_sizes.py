@@ -57,8 +57,9 @@ class TilesSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="tiles"):
     max_tiles: int
 
     def tiling(self, size: PixelSize, max_features: int) -> Tiling:
-        """Of so many features, unless the fewest tiles have more. Of two that are as much like the
-        image, the larger one is taken as long as it has less than twice the image's area.
+        """The tiling of so many features, unless the fewest tiles have more. Of two that are as
+        much like the image, the larger one is taken as long as it has less than twice the image's
+        area.
         """
         check_ratio(size)
         most = max(self.min_tiles, min(self.max_tiles, max_features // self.num_features - 1), 1)
@@ -82,14 +83,16 @@ class TilesSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="tiles"):
         return PixelSize((num_tiles + (num_tiles > 1)) * self.tile, self.tile)
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted, a row a tile. None: no fitted one has this size."""
+        """The grid of an image that has been fitted, a row a tile. None: no fitted one has this
+        size.
+        """
         num_tiles, rest = divmod(size.height, self.tile)
         if rest or size.width != self.tile or not 1 <= num_tiles <= self.max_tiles + 1:
             return None
         return ImageGrid(num_tiles, self.num_features)
 
     def array_size(self, size: PixelSize) -> PixelSize:
-        """Of the pixels that carry a fitted image."""
+        """The size of the pixels that carry a fitted image."""
         return size
 
     @property
@@ -112,16 +115,16 @@ class CutSize(msgspec.Struct, frozen=True, omit_defaults=True):
     num_features: int  # of a tile
 
     def tiling(self, size: PixelSize) -> Tiling:
-        """Of all tiles but the whole image."""
+        """The tiling of all tiles but the whole image."""
         return Tiling(size.height // self.tile, size.width // self.tile)
 
     def num_seen(self, size: PixelSize) -> int:
-        """Of tiles, with the whole image."""
+        """How many pictures are seen: the tiles, and the whole image."""
         num_tiles = self.tiling(size).num_tiles
         return num_tiles + (num_tiles > 1)
 
     def array_size(self, size: PixelSize) -> PixelSize:
-        """Of the pixels that carry a fitted image."""
+        """The size of the pixels that carry a fitted image."""
         return PixelSize(self.num_seen(size) * self.tile, self.tile)
 
     @property
@@ -158,7 +161,7 @@ class CanvasSize(CutSize, frozen=True, omit_defaults=True, tag="canvas"):
         return min(fitting, key=lambda each: each.height * each.width)
 
     def scaled(self, size: PixelSize, canvas: PixelSize) -> PixelSize:
-        """Of the image on its canvas: it grows to one tile, and not beyond."""
+        """The size of the image on its canvas: it grows to one tile, and not beyond."""
         height = min(max(size.height, self.tile), canvas.height)
         width = min(max(size.width, self.tile), canvas.width)
         by_width, by_height = width / size.width, height / size.height
@@ -167,7 +170,9 @@ class CanvasSize(CutSize, frozen=True, omit_defaults=True, tag="canvas"):
         return PixelSize(height, max(min(math.floor(size.width * by_height), width), 1))
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted, a row a tile. None: no fitted one has this size."""
+        """The grid of an image that has been fitted, a row a tile. None: no fitted one has this
+        size.
+        """
         if not self.fills_tiles(size) or self.tiling(size).num_tiles > self.max_tiles:
             return None
         return ImageGrid(self.num_seen(size), self.num_features)
@@ -193,7 +198,7 @@ class SplitSize(CutSize, frozen=True, omit_defaults=True, tag="split"):
         return self._filled(self.scaled(size, max_features))
 
     def scaled(self, size: PixelSize, max_features: int) -> PixelSize:
-        """Of the image before it is stretched."""
+        """The size of the image before it is stretched."""
         for edge in range(self._num_along * self.tile, self.tile, -self.tile):
             scaled = _with_edge(size, min(edge, self.longest_edge))
             if self.num_seen(self._filled(scaled)) * self.num_features <= max_features:
@@ -201,7 +206,9 @@ class SplitSize(CutSize, frozen=True, omit_defaults=True, tag="split"):
         return _with_edge(size, min(self.tile, self.longest_edge))
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted, a row a tile. None: no fitted one has this size."""
+        """The grid of an image that has been fitted, a row a tile. None: no fitted one has this
+        size.
+        """
         if not self.fills_tiles(size) or max(self.tiling(size)) > self._num_along:
             return None
         return ImageGrid(self.num_seen(size), self.num_features)
@@ -228,7 +235,7 @@ class SplitSize(CutSize, frozen=True, omit_defaults=True, tag="split"):
         return PixelSize(height, self._whole(int(height * ratio)))
 
     def _whole(self, side: int) -> int:
-        """Of tiles."""
+        """The least whole number of tiles, in pixels, that holds a side."""
         return max(math.ceil(side / self.tile), 1) * self.tile
 
 
@@ -253,17 +260,17 @@ class AnyresSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="anyres"):
         return size
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of an image that has been fitted. None: no fitted one has this size."""
+        """The grid of an image that has been fitted. None: no fitted one has this size."""
         if not 1 <= min(size) <= max(size) <= _MAX_SIDE:
             return None
         return ImageGrid(1, self._num_features(size))
 
     def array_size(self, size: PixelSize) -> PixelSize:
-        """Of the pixels that carry a fitted image."""
+        """The size of the pixels that carry a fitted image."""
         return PixelSize((1 + self.tiling(size).num_tiles) * self.tile, self.tile)
 
     def tiling(self, size: PixelSize) -> Tiling:
-        """Of all tiles but the first."""
+        """The tiling of all tiles but the first."""
         height, width = self.resolution(size)
         return Tiling(height // self.tile, width // self.tile)
 
@@ -279,7 +286,7 @@ class AnyresSize(msgspec.Struct, frozen=True, omit_defaults=True, tag="anyres"):
         return max((PixelSize(*each) for each in self.resolutions), key=rank)
 
     def scaled(self, size: PixelSize) -> PixelSize:
-        """Of the image within its resolution."""
+        """The size of the image within its resolution."""
         height, width = self.resolution(size)
         if width / size.width < height / size.height:
             return PixelSize(min(math.ceil(size.height * (width / size.width)), height), width)

@@ -83,5 +83,5 @@ class VideoCard(msgspec.Struct, frozen=True, omit_defaults=True):
         return -(-num_frames // self.moment_frames)
 
     def grid(self, size: PixelSize) -> ImageGrid | None:
-        """Of a moment whose frames have been fitted. None: no fitted ones have this size."""
+        """The grid of a moment whose frames are fitted. None: no fitted ones have this size."""
         return cells_of(size, self.cell)

@@ -42,7 +42,7 @@ class UsageGroup(NamedTuple):
 
 
 class _Part:
-    """Of one key in the bucket: a day and a share of the tenants."""
+    """The sums of one key in the bucket: a day and a share of the tenants."""
 
     __slots__ = ("changed_seq", "revision", "seq", "sums")
 
@@ -85,7 +85,7 @@ class UsageSums:
         self.num_lost = 0
 
     async def catch_up(self) -> None:
-        """With all bills that are there. Raises BrokerError, also where none are kept."""
+        """Catches up with all bills there are. Raises BrokerError, also where none are kept."""
         info = await self._js.api(f"STREAM.INFO.{self._stream}")
         if info["created"] != self._made_at:
             await self._load(str(info["created"]))
@@ -113,8 +113,8 @@ class UsageSums:
                 ]
 
     async def store(self) -> None:
-        """So that whoever sums next begins here; nothing where another has come as far. Raises
-        BrokerError.
+        """Stores them, so that whoever sums next begins here; nothing where another has come as
+        far. Raises BrokerError.
         """
         entry = await self._bucket.get(_HEAD)
         stored = UsageHead() if entry is None else decode(UsageHead, entry.value)
@@ -160,7 +160,7 @@ class UsageSums:
         return found
 
     async def _scan(self, keys: str) -> list[StoredMessage]:
-        """Of the bucket. Raises BrokerError, also where a replica lags behind."""
+        """Scans the bucket. Raises BrokerError, also where a replica lags behind."""
         subject = f"$KV.{self._bucket_name}.{keys}"
         return [each async for each in self._js.proven_scan(f"KV_{self._bucket_name}", subject)]
 

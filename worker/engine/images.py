@@ -33,7 +33,7 @@ class ImageSpan(NamedTuple):
 
 
 def image_spans(batch: ScheduleBatch) -> tuple[ImageSpan, ...]:
-    """Of the chunks that have tokens of images."""
+    """The spans of the chunks that have tokens of images."""
     spans: list[ImageSpan] = []
     shift = batch.num_plain  # decoding requests are past their prompts
     for entry in batch.others:
@@ -47,7 +47,7 @@ def image_spans(batch: ScheduleBatch) -> tuple[ImageSpan, ...]:
 
 
 def cut_spans(spans: Sequence[ImageSpan], begin: int, end: int) -> tuple[ImageSpan, ...]:
-    """Of the step's tokens [begin, end) alone."""
+    """The spans of the step's tokens [begin, end) alone."""
     parts: list[ImageSpan] = []
     for image, first, last, start in spans:
         skipped = max(0, begin - start)
@@ -69,8 +69,8 @@ def axis_positions(batch: ScheduleBatch) -> torch.Tensor | None:
 
 
 def _axes(images: Sequence[ReqImage], start: int, end: int) -> npt.NDArray[np.int64]:
-    """Of a request's tokens [start, end). Features of an image share its time; what follows it goes
-    on behind its longest side.
+    """The positions of a request's tokens [start, end). Features of an image share its time; what
+    follows it goes on behind its longest side.
     """
     axes = np.tile(np.arange(start, end), (NUM_AXES, 1))
     before = bisect_right(images, start, key=lambda image: image.end)
@@ -194,7 +194,7 @@ class ImageEncoder:
         return tuple(found)
 
     def axis_positions(self, batch: ScheduleBatch) -> torch.Tensor | None:
-        """Of a model whose positions have three axes, where they differ in this step."""
+        """Positions of a model whose positions have three axes, where they differ in this step."""
         return axis_positions(batch) if self._sight and self._sight.has_axes else None
 
     def reach(self, batch: ScheduleBatch) -> torch.Tensor | None:
@@ -225,7 +225,7 @@ class ImageEncoder:
         return self._ear.sound_features(self._place(window), image.num_sound_frames)
 
     def blank(self) -> torch.Tensor:
-        """Of a black image: to see what the largest takes."""
+        """The features of a black image: to see what the largest takes."""
         assert self._sight is not None, "nothing is heard on a GPU"
         size = self._sight.size.most
         pixels = np.zeros((*self._sight.size.array_size(size), 3), np.uint8)

@@ -51,7 +51,7 @@ class DecodeHandOver:
         self._metrics = metrics
 
     def ripe(self, step: StepOutput) -> list[HeldRequest]:
-        """Of those that made a token in it, the ones that may go on elsewhere."""
+        """Those that made a token in it and may go on elsewhere."""
         if self._roles.role != "prefill" or not self._capacity.can_run:
             return []
         now = time.monotonic()

@@ -110,7 +110,7 @@ class OfferHandler:
         await _reply(message, verdict)
 
     async def _go_on(self, request: GenerateRequest, delivery: Delivery) -> OfferVerdict:
-        """With what another worker has released to this one."""
+        """Goes on with what another worker has released to this one."""
         self._places.give_up(request.rid)
         if not self._capacity.can_run:
             return OfferVerdict.LEAVING

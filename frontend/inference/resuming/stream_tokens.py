@@ -41,7 +41,9 @@ class StreamTokens(WireStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, reply: ReplyParams | SealedReply, chunk: TextChunk | None, num_top: int) -> Self:
-        """Of all its text; None: there is none yet. `num_top`: alternatives that are told."""
+        """The tokens of all its text; None: there is none yet. `num_top`: alternatives that are
+        told.
+        """
         if chunk is None:
             chunk = TextChunk(reply.group_id, 0, 0, "")
         records = None

@@ -45,7 +45,7 @@ OWN: Refused = {
 
 
 class Pair(NamedTuple):
-    """Of texts, and the field that the second one came in."""
+    """A pair of texts, and the field that the second one came in."""
 
     query: str
     text: str

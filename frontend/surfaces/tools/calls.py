@@ -18,8 +18,8 @@ class InvalidJson(ValueError):
 
 
 def read_arguments(text: str) -> Any:
-    """Of a call that a client hands back: nothing that could not be sent on, as lone surrogates
-    and NaN. Raises InvalidJson.
+    """The arguments of a call that a client hands back: nothing that could not be sent on, as lone
+    surrogates and NaN. Raises InvalidJson.
     """
     try:
         return msgspec.json.decode(text)

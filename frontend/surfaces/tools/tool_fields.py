@@ -94,7 +94,7 @@ class CallChoice:
 
     @classmethod
     def some(cls, mode: Mode, names: Sequence[str], place: str) -> CallChoice:
-        """Of these functions. `place`: of each, whose index stands in its braces."""
+        """A call of some of these functions. `place`: of each, whose index stands in its braces."""
         places = tuple(place.format(i) for i in range(len(names)))
         return cls(mode, tuple(names), places)
 

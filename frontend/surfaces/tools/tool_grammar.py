@@ -145,7 +145,9 @@ class ToolGrammar:
 def with_answer(
     sampling: Sampling, answer: AnswerFormat | None, use: ToolUse | None, model: ServedModel
 ) -> Sampling:
-    """With the grammar of the calls, and the marks as visible text. Raises InvalidRequest."""
+    """The sampling with the grammar of the calls, and the marks as visible text. Raises
+    InvalidRequest.
+    """
     if answer is None:
         return sampling
     token_ids = mark_ids(AnswerParsers.of(answer), model.text.tokenizer)

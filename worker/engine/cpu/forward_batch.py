@@ -57,7 +57,7 @@ class ForwardBatch:
     reach: torch.Tensor | None = None  # [num_tokens] int64, the last position seen; None: its own
 
     def places(self, *, has_window: bool) -> PagePlaces:
-        """Of layers whose pages are numbered by themselves, or of all others."""
+        """The places of layers whose pages are numbered by themselves, or of all others."""
         if not has_window:
             return PagePlaces(self.out_loc, self.page_table)
         assert self.windows is not None

@@ -81,7 +81,7 @@ class KVCachePool:
             each[:, :, page] = part
 
     def _parts(self, content: PageContent) -> Iterator[tuple[PageContent, PageContent]]:
-        """Of each group, [num_layers, num_vectors, bytes of a page], and its memory."""
+        """The parts of each group, [num_layers, num_vectors, bytes of a page], and its memory."""
         start = 0
         for each in self._bytes:
             num_layers, num_vectors, _, num_bytes = each.shape

@@ -35,7 +35,7 @@ class Forward(Protocol):
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
+        """The logits of any rows: [num_rows, hidden_size] -> [num_rows, num_outputs] float32."""
         ...
 
     def lora_projections(self, weights: LoraWeights) -> LoraProjections:
@@ -170,7 +170,7 @@ class StreamingForward(TorchForward):
 
 
 def _given_rows(batch: ScheduleBatch) -> tuple[ImageRows, ...]:
-    """Of the chunks whose requests have embeddings in the place of tokens."""
+    """The rows of the chunks whose requests have embeddings in the place of tokens."""
     found: list[ImageRows] = []
     shift = batch.num_plain  # decoding requests are past their prompts
     for entry in batch.others:

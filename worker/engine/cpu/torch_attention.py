@@ -246,7 +246,7 @@ class TorchAttentionBackend:
         num_pages: int,
         positions: torch.Tensor,
     ) -> _Group:
-        """Of the first pages of rows; `positions` [num_rows, num_queries] of the tokens."""
+        """A group of the first pages of rows; `positions` [num_rows, num_queries] of the tokens."""
         kv_idx = {}
         for pages in {*self._pages}:
             page_table = batch.places(has_window=pages.has_window).page_table[rows, :num_pages]

@@ -50,7 +50,9 @@ class TextTensors:
 
 
 def rows_in_halves(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Of a projection whose heads rotate neighbouring rows, as Hugging Face's rotate two halves."""
+    """The rows of a projection whose heads rotate neighbouring rows, as Hugging Face's rotate two
+    halves.
+    """
     if rows.shape[0] % (2 * num_heads):
         raise ConfigError(f"{rows.shape[0]} rows are not {num_heads} heads of an even size")
     pairs = rows.view(num_heads, -1, 2, *rows.shape[1:])

@@ -18,7 +18,7 @@ from worker.engine.formats.weight_parts import WeightParts
 
 
 def load_weight(layout: LinearFormat, parts: WeightParts) -> ScaledWeight:
-    """Of heads that the format has checked. Raises ConfigError for values that mean nothing."""
+    """Loads heads that the format has checked. Raises ConfigError for values that mean nothing."""
     match layout:
         case AwqWords():
             return load_awq(layout, parts)

@@ -13,8 +13,8 @@ from worker.engine.formats.tensor_files import TensorFiles
 
 @dataclass(frozen=True, slots=True)
 class WeightParts:
-    """By suffixes of their names. What it refuses, it names: each of its methods may raise
-    ConfigError.
+    """The parts by suffixes of their names. What it refuses, it names: each of its methods may
+    raise ConfigError.
     """
 
     heads: WeightHeads  # checked

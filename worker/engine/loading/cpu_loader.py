@@ -77,7 +77,7 @@ class _OnCpu(NamedTuple):
 
 
 class _Libraries(NamedTuple):
-    """For what is computed in our C++; None: it is not."""
+    """The libraries for what is computed in our C++; None: it is not."""
 
     decoder: NativeLibrary | None
     experts: NativeLibrary | None
@@ -218,7 +218,7 @@ class CpuLoader:
         needs: PoolNeeds,
         head: LoadedHead | None,
     ) -> _OnCpu:
-        """With a library for its experts where they are multiplied in codes."""
+        """Loads it with a library for its experts where they are multiplied in codes."""
         experts = (
             None
             if library is None
@@ -333,12 +333,12 @@ def _embeds_obstacle(model: ModelConfig) -> str:
 
 
 def _num_told_values(model: ModelConfig) -> int:
-    """Of the weights whose format is told: where codes are made, of experts alone."""
+    """The values of the weights whose format is told: where codes are made, of experts alone."""
     return model.num_parameters if model.made_format is None else model.num_expert_values
 
 
 def _num_other_bytes(setup: ModelSetup, model: Model) -> int:
-    """Of what is not experts."""
+    """The bytes of what is not experts."""
     if isinstance(model, TransformersModel):
         return model.num_bytes
     num_expert_bytes = setup.config.num_expert_values * setup.dtype.itemsize

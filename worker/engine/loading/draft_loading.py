@@ -87,7 +87,7 @@ class DraftSetup:
         return BesideModel(num_weight_bytes, self.kv_bytes_per_token)
 
     def beside(self, num_kv_tokens: int) -> EngineConfig:
-        """With as many slots as the large model has."""
+        """The configuration with as many slots as the large model has."""
         return replace(self.config, num_kv_tokens=num_kv_tokens, kv_memory_bytes=None)
 
 
@@ -103,7 +103,7 @@ class HeadSetup(ABC):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """With the streams that are kept for it."""
+        """The bytes of a token with the streams that are kept for it."""
         stream_bytes = len(self.stream_layers) * self.target.config.hidden_size
         return self.layout.bytes_per_token + stream_bytes * self.target.dtype.itemsize
 
@@ -114,7 +114,7 @@ class HeadSetup(ABC):
 
     @property
     def layout(self) -> KVLayout:
-        """Of its keys and values."""
+        """The layout of its keys and values."""
         return KVLayout.of(self.layer.attention_layers, self.target.dtype, self.page_size)
 
     @property
@@ -134,7 +134,7 @@ class HeadSetup(ABC):
 
 @dataclass(frozen=True, slots=True)
 class EagleSetup(HeadSetup):
-    """Of an EAGLE-3 head, in a folder of its own."""
+    """The setup of an EAGLE-3 head, in a folder of its own."""
 
     config: EagleConfig
 
@@ -178,7 +178,7 @@ class EagleSetup(HeadSetup):
 
 @dataclass(frozen=True, slots=True)
 class MtpSetup(HeadSetup):
-    """Of an MTP head, which lies in the model's own checkpoint."""
+    """The setup of an MTP head, which lies in the model's own checkpoint."""
 
     mtp: MtpLayout
 
@@ -209,7 +209,7 @@ class MtpSetup(HeadSetup):
 
 
 class LoadedHead(NamedTuple):
-    """With its weights, before there is a pool to put it beside."""
+    """A head with its weights, before there is a pool to put it beside."""
 
     setup: HeadSetup
     name: str

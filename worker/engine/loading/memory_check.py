@@ -87,8 +87,9 @@ def pool_needs(
     max_context_len: int,
     beside_per_token: int = 0,
 ) -> PoolNeeds:
-    """Of keys and values on a CPU, and of `beside_per_token` bytes that a draft model keeps. Layers
-    with a window keep less of a text that is longer, unless its pages go to a disk as a whole.
+    """The needs of keys and values on a CPU, and of `beside_per_token` bytes that a draft model
+    keeps. Layers with a window keep less of a text that is longer, unless its pages go to a disk as
+    a whole.
     """
     kv_dtype = kv_cache_dtype(config.kv_dtype, dtype)
     layout = KVLayout.of(model.attention_layers, kv_dtype, config.page_size)
@@ -113,7 +114,9 @@ def pool_needs(
 
 
 def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = False) -> int:
-    """Of all weights, once they are loaded; `in_codes`: where codes are multiplied as such."""
+    """The bytes of all weights, once they are loaded; `in_codes`: where codes are multiplied as
+    such.
+    """
     is_packed = in_codes and not (model.num_expert_values and _is_in_torch(model))
     num_bytes = _num_kept_values(model, is_packed=is_packed) * dtype.itemsize
     if not in_codes:

@@ -46,7 +46,7 @@ class ModelReport:
 
 
 def report_on(path: Path) -> ModelReport:
-    """With the defaults of every flag."""
+    """The report with the defaults of every flag."""
     config = EngineConfig()
     try:
         gpu = CudaDevice() if has_gpu() else None
@@ -94,7 +94,7 @@ def _is_in_codes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -
 def report_on_gpu(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, gpu: GpuDevice
 ) -> ModelReport:
-    """Of one that takes its weights to `gpu`."""
+    """The report of one that takes its weights to `gpu`."""
     try:
         recurrent_limits.check_on_gpu(model)
         latent_limits.check_on_gpu(model)

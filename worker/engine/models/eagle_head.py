@@ -72,7 +72,7 @@ class EagleConfig:
         )
 
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
-        """Of a model with so many. Raises ConfigError."""
+        """The layers of a model with so many. Raises ConfigError."""
         layers = self.stream_layers or (2, num_layers // 2, num_layers - 3)
         if [*layers] != sorted({*layers}) or layers[0] < 0 or layers[-1] >= num_layers:
             told = "is" if self.stream_layers else "is not told, and would be"
@@ -175,7 +175,7 @@ class EagleHead:
 
 
 def _attention(config: DecoderConfig, reader: WeightReader, prefix: str) -> AttentionWeights:
-    """Of the embedding and what is given beside it."""
+    """Attention of the embedding and what is given beside it."""
     size, layer = config.hidden_size, config.attention_layers[0]
     nums_heads = (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)
     qkv = [

@@ -11,7 +11,7 @@ from worker.engine.models.layer_config import ClampedGate
 
 
 def num_expert_values(model: torch.nn.Module) -> int:
-    """Of the weights that may be kept in codes."""
+    """The values of the weights that may be kept in codes."""
     modules: list[Any] = [module for module in model.modules() if gate_of(module) is not None]
     return sum(each.gate_up_proj.numel() + each.down_proj.numel() for each in modules)
 

@@ -26,7 +26,7 @@ _DENSE_BITS = 16.0  # in bfloat16, what our C++ multiplies
 
 
 class GgufCodeBits(NamedTuple):
-    """Of a value, on average, for who multiplies codes; None where all are numbers."""
+    """The bits of a value, on average, for who multiplies codes; None where all are numbers."""
 
     projections: float | None
     experts: float | None
@@ -101,7 +101,7 @@ class GgufReader:
 
     @property
     def names(self) -> Iterable[str]:
-        """Of all tensors, as Hugging Face has them."""
+        """The names of all tensors, as Hugging Face has them."""
         return self._sources
 
     def stored(self, name: str) -> tuple[GgufTensor, ...]:
@@ -165,7 +165,7 @@ def gguf_file_in(model_path: Path) -> Path:
 
 
 def gguf_code_bits(model_path: Path) -> GgufCodeBits:
-    """Of the files of a checkpoint. Raises ConfigError."""
+    """The bits of the files of a checkpoint. Raises ConfigError."""
     sources = tensor_sources(GgufModel.read(gguf_file_in(model_path)))
     embeddings = sources.get("model.embed_tokens.weight")
     head = sources.get("lm_head.weight", embeddings)

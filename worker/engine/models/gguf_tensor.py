@@ -23,7 +23,7 @@ _CHUNK_BYTES = 8 << 20  # the same of blocks whose scales alone are read
 
 
 def read_tensor(tensor: GgufTensor, dtype: torch.dtype, num_threads: int = 1) -> torch.Tensor:
-    """Of its shape, on the CPU. Beside what it returns it holds a few chunks in float32.
+    """The tensor in its shape, on the CPU. Beside what it returns it holds a few chunks in float32.
 
     Raises ConfigError for what are no numbers.
     """

@@ -30,7 +30,7 @@ class LayerOps(Protocol):
         ...
 
     def angles(self, layer_id: int) -> Angles | None:
-        """Of this step's positions; None: the layer does not rotate."""
+        """The angles of this step's positions; None: the layer does not rotate."""
         ...
 
     def add_rms_norm(

@@ -43,7 +43,7 @@ class ModelInput(Protocol):
 
     @property
     def rope_positions(self) -> torch.Tensor:
-        """By which queries and keys are rotated: `positions`, or [3, num_tokens], by axis."""
+        """What queries and keys are rotated by: `positions`, or [3, num_tokens], by axis."""
         ...
 
     @property
@@ -73,7 +73,9 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size], in that dtype."""
+        """The logits of any rows of it: [num_rows, hidden_size] -> [num_rows, vocab_size], in that
+        dtype.
+        """
         ...
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:

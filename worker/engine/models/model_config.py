@@ -54,12 +54,12 @@ class ModelConfig:
 
     @property
     def num_outputs(self) -> int:
-        """Of its head: tokens that may follow, or the labels of a classifier."""
+        """The outputs of its head: tokens that may follow, or the labels of a classifier."""
         return self.num_labels if is_classifier(self.architecture) else self.vocab_size
 
     @property
     def state_bytes(self) -> int:
-        """Of a request, however long it is."""
+        """The bytes of a request, however long it is."""
         return sum(layer.num_bytes for layer in self.state_layers)
 
     def within(self, max_context_len: int | None) -> Self:
@@ -67,11 +67,11 @@ class ModelConfig:
         return self
 
     def cross_bytes(self, dtype: torch.dtype) -> int:
-        """Of a request: keys and values of what it hears, however much it says."""
+        """The bytes of a request: keys and values of what it hears, however much it says."""
         return 0
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Of keys and values in `dtype`."""
+        """The bytes of keys and values in `dtype`."""
         return KVLayout.of(self.attention_layers, dtype, page_size=1).bytes_per_token
 
 
@@ -105,7 +105,7 @@ class ConfigFile:
         return cls(path, values)
 
     def renamed(self, names: Mapping[str, str]) -> ConfigFile:
-        """With values that it has by other names: ours, and its own."""
+        """The same with values that it has by other names: ours, and its own."""
         others = {ours: self._values[own] for ours, own in names.items() if own in self._values}
         return ConfigFile(self.path, {**self._values, **others})
 
@@ -120,7 +120,7 @@ class ConfigFile:
         )
 
     def replaced(self, **values: Any) -> ConfigFile:
-        """With these, whatever the file says."""
+        """The same with these, whatever the file says."""
         return ConfigFile(self.path, {**self._values, **values})
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:

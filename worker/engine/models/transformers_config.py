@@ -82,8 +82,8 @@ def read_hf_config(model_path: Path) -> Any:
 
 
 def read_text_config(model_path: Path, architecture: str) -> Any:
-    """Of the text model alone in a checkpoint that reads images: what transformers would make it
-    of, under the name of its own architecture. Raises ConfigError.
+    """The config of the text model alone in a checkpoint that reads images: what transformers would
+    make it of, under the name of its own architecture. Raises ConfigError.
     """
     hf_config = read_hf_config(model_path)
     known = TEXT_ARCHITECTURES[architecture]
@@ -122,7 +122,7 @@ def read_transformers_config(
     eos_token_ids: tuple[int, ...],
     hf_config: Any = None,
 ) -> TransformersConfig:
-    """Of `hf_config`, or of config.json. Raises ConfigError for what cannot be served."""
+    """The config of `hf_config`, or of config.json. Raises ConfigError if it cannot be served."""
     if architecture in REFUSED:
         raise ConfigError(f"{architecture} is not supported: {REFUSED[architecture]}")
     hf_config = hf_config or read_hf_config(model_path)

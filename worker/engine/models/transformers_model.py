@@ -296,7 +296,9 @@ def _stored_names(checkpoint: StoredCheckpoint, names: Iterable[str]) -> list[st
 
 
 def _checked_layers(model: Any) -> tuple[AttentionLayer, ...]:
-    """With sinks that have been loaded. Raises ConfigError when positions are not heeded."""
+    """The layers with sinks that have been loaded. Raises ConfigError when positions are not
+    heeded.
+    """
     here, there = trial(model), trial(model, first_position=NUM_TRIAL_TOKENS)
     if all(torch.equal(a, b) for a, b in zip(here.keys, there.keys, strict=True)):
         raise ConfigError("it takes no heed of the positions of its tokens: not supported")

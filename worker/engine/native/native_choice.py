@@ -54,7 +54,9 @@ def choose_native_library(
 
 
 def choose_expert_library(config: EngineConfig) -> NativeLibrary | None:
-    """For a model of which `may_choose_native_experts`; None where transformers computes them."""
+    """The library for a model of which `may_choose_native_experts`; None where transformers
+    computes them.
+    """
     library, reason = _load_first(_candidates(config))
     if library is None:
         log.warning("native_kernels_unavailable", reason=reason)
@@ -79,7 +81,7 @@ def may_choose_native_experts(config: EngineConfig, model: ModelConfig, dtype: t
 
 
 def wanted_inputs(config: EngineConfig) -> InputCodes | None:
-    """Of weights whose format does not tell, or of all; None: as formats say."""
+    """The inputs of weights whose format does not tell, or of all; None: as formats say."""
     return _INPUTS[config.cpu_activations]
 
 
@@ -108,7 +110,7 @@ def _load_first(kernel_sets: list[KernelSet]) -> tuple[NativeLibrary | None, str
 
 
 def has_fast_bfloat16(config: EngineConfig, model: ModelConfig) -> bool:
-    """By instructions of the processor for it, whoever computes; or where our C++ does, which
+    """Whether the processor has instructions for it, whoever computes; or our C++ does, which
     widens it as fast as it comes from memory.
     """
     capabilities = torch.cpu.get_capabilities()

@@ -55,7 +55,7 @@ class GivenRows(NamedTuple):
 
     @classmethod
     def of(cls, batch: ForwardBatch) -> Self:
-        """Of a step that has some."""
+        """The given rows of a step that has some."""
         places = torch.cat([each.places for each in batch.image_rows])
         row_of_token = torch.full((len(batch.input_ids),), -1)
         row_of_token[places] = torch.arange(len(places))

@@ -111,7 +111,7 @@ class PlacedWeights(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes, address: int) -> Self:
-        """Of what lies in a file that is mapped at `address`."""
+        """The weights of what lies in a file that is mapped at `address`."""
         contents = msgspec.msgpack.decode(data, type=_Contents)
         return cls(
             [_moved(each, address) for each in _structs(LayerStruct, contents.layers)],
@@ -216,7 +216,7 @@ def _structs(kind: type[S], data: bytes) -> list[S]:
 
 
 def _moved(struct: S, distance: int) -> S:
-    """With all its pointers so much further; null stays null."""
+    """The same with all its pointers so much further; null stays null."""
     for name, kind, *_ in struct._fields_:
         value = getattr(struct, name)
         if kind is ctypes.c_void_p and value is not None:

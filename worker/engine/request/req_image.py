@@ -43,7 +43,7 @@ class ReqImage:
 
     @classmethod
     def of(cls, image: RunImage, eyes: Eyes, namespace: bytes, before: ReqImage | None) -> ReqImage:
-        """Of one that `Eyes.error` has found right, behind another one."""
+        """The image of one that `Eyes.error` has found right, behind another one."""
         form = eyes.form(image)
         grid = form.grid
         assert grid is not None, "its size has been checked"
@@ -71,7 +71,7 @@ class ReqImage:
 
     @property
     def next_position(self) -> int:
-        """Of what follows it, on all axes."""
+        """The position of what follows it, on all axes."""
         return self.position + max(self.grid)
 
     @property

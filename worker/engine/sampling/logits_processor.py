@@ -73,5 +73,7 @@ class LogitsProcessor(Protocol):
         ...
 
     def change(self, points: Sequence[RowPoint], vocabulary: Vocabulary) -> LogitChange | None:
-        """Of those rows whose requests it wants, at least one. None: nothing in this step."""
+        """The change of those rows whose requests it wants, at least one. None: nothing in this
+        step.
+        """
         ...

@@ -109,7 +109,7 @@ class KVLedger:
         return req.last_match[1]
 
     def keys_behind(self, req: Req, match: MatchResult) -> list[bytes]:
-        """Of the pages that it could find, and has not."""
+        """The keys of the pages that it could find, and has not."""
         num_pages = (req.num_tokens - 1) // self.page_size
         return self._keys(req, len(match.pages), num_pages)
 
@@ -196,7 +196,7 @@ class KVLedger:
         return pages, [] if self.windows is None else self.windows.take_fresh_pages()
 
     def plan_copies(self, entries: Sequence[ScheduledReq]) -> StateCopies:
-        """Of recurrent states, in a step with these: asked once, when it is launched."""
+        """The copies of recurrent states, in a step with these: asked once, when it is launched."""
         return NO_COPIES if self.planner is None else self.planner.plan(entries)
 
     def commit(self, req: Req) -> None:

@@ -25,7 +25,7 @@ _DEPTH_NS = 1000  # a page seems so much older than the one before it: of a path
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """For a request that waits: pages behind `node`, the last one of its text in the pool."""
+    """What a request that waits has fetched: pages behind `node`, its last one in the pool."""
 
     node: RadixNode
     keys: list[bytes]

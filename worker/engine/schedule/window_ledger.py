@@ -133,7 +133,7 @@ def _page(node: RadixNode) -> int:
 
 
 def _last_nodes(node: RadixNode, num_nodes: int) -> deque[RadixNode]:
-    """Of the way to a node, which is the last."""
+    """The last nodes of the way to a node, which is the last."""
     nodes: deque[RadixNode] = deque()
     for each in islice(node.path_up(), num_nodes):
         nodes.appendleft(each)

@@ -32,8 +32,8 @@ class Drafter(Protocol):
         ...
 
     def guess(self) -> Mapping[Req, Sequence[int]]:
-        """Of all requests that were planned since the last call: at most what was said, and none
-        where a request is missing.
+        """Guesses for all requests that were planned since the last call: at most what was said,
+        and none where a request is missing.
         """
         ...
 

@@ -60,7 +60,7 @@ class KVTier(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """For one more that waits to be written."""
+        """Whether there is room for one more that waits to be written."""
         ...
 
     def put(self, chain: bytes, content: PageContent, used_ns: int) -> None:
@@ -79,7 +79,7 @@ class KVTier(Protocol):
 
     @property
     def max_ordered(self) -> int:
-        """So many orders may be on their way: arrived ones count until they are taken."""
+        """How many orders may be on their way: arrived ones count until they are taken."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class KVTier(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of all pages there, also of other models and workers."""
+        """The bytes of all pages there, also of other models and workers."""
         ...
 
     def clear(self) -> None:

@@ -97,7 +97,7 @@ def read_prompts(path: Path, model_path: Path, max_prompts: int) -> list[list[in
 def answered(
     config: TrainConfig, prompts: Sequence[list[int]], report: Callable[[str], None]
 ) -> list[Sample]:
-    """By the engine itself, all of them at once."""
+    """Has the prompts answered by the engine itself, all of them at once."""
     channel = _Collector(report)
     engine = EngineConfig(
         model_path=config.model_path, num_threads=config.num_threads, max_step_s=10.0

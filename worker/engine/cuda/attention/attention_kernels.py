@@ -172,7 +172,7 @@ class AttentionKernels:
 
     @cached_property
     def _floats(self) -> torch.Tensor:
-        """For what parts of a row leave to be merged: of all kernels, which run in order."""
+        """Memory for what parts of a row leave to be merged: of all kernels, which run in order."""
         return torch.zeros(FLOAT_BYTES, dtype=torch.uint8, device=self._device.torch_device)
 
 

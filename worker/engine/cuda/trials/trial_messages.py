@@ -101,7 +101,7 @@ class AttentionQuestion(msgspec.Struct, frozen=True, tag="attention"):
 
 
 class TilesQuestion(msgspec.Struct, frozen=True, tag="tiles"):
-    """By which of our tiles a product of few rows is faster than the library's: `Found`."""
+    """Asks by which of our tiles a product of few rows is faster than the library's: `Found`."""
 
     num_outputs: int
     width: int

@@ -22,7 +22,7 @@ AWQ_WORDS = BlockFormat(1, 4, (BitPlane(0, 4, 4, 1),), places=(0, 4, 1, 5, 2, 6,
 
 
 def load_gptq(words: GptqWords, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Loads heads that were checked. Raises ConfigError."""
     stored = parts.get(WEIGHT).T
     codes = nibble_codes(stored) if words.num_bits == 4 else unpack_words(stored, words.num_bits)
     zeros = unpack_words(parts.get(ZEROS), words.num_bits).T.to(torch.int32)
@@ -39,7 +39,7 @@ def load_gptq(words: GptqWords, parts: WeightParts) -> ScaledWeight:
 
 
 def load_awq(words: AwqWords, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Loads heads that were checked. Raises ConfigError."""
     columns = parts.get(WEIGHT).T
     return ScaledWeight(
         BlockCodes.of(AWQ_WORDS, columns),

@@ -13,7 +13,7 @@ _NAN_MAGNITUDE = 0x7F
 
 
 def load_eight_bits(layout: EightBits, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Loads heads that were checked. Raises ConfigError."""
     codes = parts.get("")
     if codes.dtype == torch.float8_e4m3fn and _has_nan(codes):
         raise parts.error(f"has values in {parts.stem!r} that are no numbers")
@@ -36,7 +36,9 @@ def load_eight_bits(layout: EightBits, parts: WeightParts) -> ScaledWeight:
 
 
 def _has_nan(codes: torch.Tensor) -> bool:
-    """Of e4m3, whose largest magnitude is none; by bytes, 25 times as fast as by numbers."""
+    """Whether e4m3 has one, whose largest magnitude is none; by bytes, 25 times as fast as by
+    numbers.
+    """
     return int((codes.view(torch.uint8) & _NAN_MAGNITUDE).max()) == _NAN_MAGNITUDE
 
 

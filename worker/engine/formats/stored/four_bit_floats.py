@@ -20,7 +20,7 @@ from worker.engine.formats.weight_parts import WeightParts
 
 
 def load_nvfp4(layout: Nvfp4, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Loads heads that were checked. Raises ConfigError."""
     whole = parts.scales(layout.global_scale)
     if layout.is_divisor and bool((whole == 0).any()):
         raise parts.error(f"has zero for {parts.stem + layout.global_scale!r}")
@@ -31,13 +31,13 @@ def load_nvfp4(layout: Nvfp4, parts: WeightParts) -> ScaledWeight:
 
 
 def load_mxfp4(layout: PackedMxfp4, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Loads heads that were checked. Raises ConfigError."""
     scales = parts.numbers("_scale", powers_of_two(parts.get("_scale")))
     return _in_blocks(parts.get(layout.marker), scales, MXFP4_BLOCK)
 
 
 def load_expert_mxfp4(layout: ExpertMxfp4, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Loads heads that were checked. Raises ConfigError."""
     scales = parts.numbers("_scales", powers_of_two(parts.get("_scales")))
     packed = parts.get(layout.marker).flatten(-2)
     return replace(_in_blocks(packed, scales, MXFP4_BLOCK), is_turned=True)

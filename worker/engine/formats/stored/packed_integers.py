@@ -19,7 +19,7 @@ from worker.engine.formats.weight_parts import WeightParts
 
 
 def load_packed_integers(layout: PackedIntegers, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Loads heads that were checked. Raises ConfigError."""
     *_, rows, columns = parts.heads.integers(SHAPE)
     scales = parts.scales(SCALE)
     half = 1 << (layout.num_bits - 1)

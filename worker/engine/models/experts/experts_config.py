@@ -45,12 +45,14 @@ class ExpertsConfig:
 
     @property
     def outer_size(self) -> int:
-        """Of what an expert is given, and gives."""
+        """The size of what an expert is given, and gives."""
         return self.latent_size or self.hidden_size
 
     @property
     def num_coded_values(self) -> int:
-        """Of weights that our C++ multiplies in their codes: all experts', of even sizes."""
+        """The values of weights that our C++ multiplies in their codes: all experts', of even
+        sizes.
+        """
         is_gated_by_silu = self.mlp.is_gated and self.mlp.activation == "silu"
         if self.outer_size % 2 or self.intermediate_size % 2 or not is_gated_by_silu:
             return 0
@@ -67,7 +69,7 @@ class ExpertsConfig:
 
     @property
     def num_projection_values(self) -> int:
-        """Of the matrices of all experts, the shared one, and who chooses them."""
+        """The values of the matrices of all experts, the shared one, and who chooses them."""
         experts_size = self.num_experts * self.mlp.num_projections * self.intermediate_size
         shared_size = self.shared_mlp.num_projections * self.shared_size + self.has_shared_gate
         others_size = shared_size + self.num_experts + 2 * self.latent_size

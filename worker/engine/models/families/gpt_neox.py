@@ -38,7 +38,7 @@ def gpt_neox_config(
 def persimmon_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """With norms of queries and keys. Raises ConfigError."""
+    """The config with norms of queries and keys. Raises ConfigError."""
     model = _any_neox(config, architecture, eos_token_ids, has_attention_bias=True)
     return replace(
         model,

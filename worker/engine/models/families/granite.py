@@ -29,7 +29,9 @@ def granite_config(
 def granite_swa_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """With sinks, windows by layer, and rotations by layer, or none. Raises ConfigError."""
+    """The config with sinks, windows by layer, and rotations by layer or none. Raises
+    ConfigError.
+    """
     window, types = config.optional_integer("sliding_window", None), config.get("layer_types", None)
     windows = windows_of_types(config, types, window)
     model = _any_granite(config, architecture, eos_token_ids, windows)
@@ -50,7 +52,7 @@ def granite_swa_config(
 def hyperclovax_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """With norms behind attention and MLP; logits are multiplied. Raises ConfigError."""
+    """The config with norms behind attention and MLP; logits are multiplied. Raises ConfigError."""
     divisor = 1.0 / config.positive_number("logits_scaling", 1.0)
     model = _any_granite(config, architecture, eos_token_ids, same_window(config, None), divisor)
     if not config.boolean("use_post_norm", default=True):

@@ -31,7 +31,7 @@ _STORED_NAMES = (
 def granite_hybrid_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """With experts or without. Raises ConfigError, as the other readers do."""
+    """The config with experts or without. Raises ConfigError, as the other readers do."""
     mlp = MlpConfig(activation=activation(config), up=("input_linear",), down="output_linear")
     shared_size = config.integer("shared_intermediate_size")
     model = decoder_config(

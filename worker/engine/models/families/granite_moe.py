@@ -21,7 +21,7 @@ _STORED_NAMES = (
 def granite_moe_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
-    """With a shared MLP, or without. Raises ConfigError, as the other readers do."""
+    """The config with a shared MLP, or without. Raises ConfigError, as the other readers do."""
     model = granite_config(config, architecture, eos_token_ids)
     experts = ExpertsConfig(
         num_experts=config.integer("num_local_experts"),

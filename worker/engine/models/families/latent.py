@@ -50,7 +50,7 @@ def latent_decoder_config(
     has_mlp_bias: bool = False,
     scales: Scales | None = None,
 ) -> DecoderConfig:
-    """With dense layers. Raises ConfigError."""
+    """The config with dense layers. Raises ConfigError."""
     latent = latent_config(config)
     if has_neighbours is None:
         has_neighbours = config.boolean("rope_interleave", default=True)

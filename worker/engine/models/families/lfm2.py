@@ -61,7 +61,7 @@ def lfm2_moe_config(
 def _with_convolutions(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...], intermediate_size: int
 ) -> DecoderConfig:
-    """With dense layers."""
+    """The config with dense layers."""
     model = decoder_config(
         config,
         architecture,

@@ -85,7 +85,8 @@ def _in_our_words(config: ConfigFile) -> ConfigFile:
 
 
 def _rope_config(config: ConfigFile) -> RopeConfig:
-    """With the part of a head that the models were trained to rotate, which transformers ignores.
+    """The config with the part of a head that the models were trained to rotate, which transformers
+    ignores.
 
     Raises ConfigError.
     """

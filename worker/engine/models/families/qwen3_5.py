@@ -73,7 +73,7 @@ def _with_delta_nets(
     intermediate_size: int | None = None,
     stored: Literal["joined", "by key head"] = "joined",
 ) -> DecoderConfig:
-    """With dense layers."""
+    """The config with dense layers."""
     eps = config.number("rms_norm_eps", 1e-6)
     model = decoder_config(
         config,

@@ -33,7 +33,9 @@ def qwen2_moe_config(
 
 
 def layers_with_experts(config: ConfigFile, num_layers: int) -> list[bool]:
-    """By layer: each `decoder_sparse_step`th, but for `mlp_only_layers`. Raises ConfigError."""
+    """Whether it has experts, by layer: each `decoder_sparse_step`th, but for `mlp_only_layers`.
+    Raises ConfigError.
+    """
     dense = config.get("mlp_only_layers", [])
     if not isinstance(dense, list) or not all(each in range(num_layers) for each in dense):
         raise ConfigError(

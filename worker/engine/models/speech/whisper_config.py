@@ -29,7 +29,7 @@ class WhisperConfig(ModelConfig):
     mlp_size: int
 
     def cross_bytes(self, dtype: torch.dtype) -> int:
-        """Of a request: keys and values of a window, in all layers."""
+        """The bytes of a request: keys and values of a window, in all layers."""
         return 2 * self.num_layers * NUM_SOUNDS * self.hidden_size * dtype.itemsize
 
 

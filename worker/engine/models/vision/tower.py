@@ -182,7 +182,7 @@ def _class(architecture: str) -> Any:
 
 
 def _make(architecture: str, hf_config: Any, dtype: torch.dtype) -> Any:
-    """With weights that mean nothing, on the device of the context."""
+    """A tower with weights that mean nothing, on the device of the context."""
     config = copy.deepcopy(hf_config)
     model = _class(architecture)._from_config(config, attn_implementation="sdpa", dtype=dtype)
     return model.eval()
