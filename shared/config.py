@@ -9,16 +9,19 @@ be given as a file.
 # No `from __future__ import annotations` here: the fields' types are read at run time, by
 # subclasses in other modules.
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
 from cyclopts import Parameter
 
+from shared.errors import ConfigError
 from shared.nats_login import NatsLogin
 from shared.telemetry.log import LogConfig
 
 ENV_PREFIX = "JETFLOCK_"
+MAX_PORT = 65_535
 ERASER = "eraser"  # to NATS, the user that takes away for a role that may not
 
 
@@ -109,6 +112,17 @@ class ClusterConfig(LogConfig):
     allowed_hosts: tuple[str, ...] = ()
     """Names by which an HTTP server without keys may be called, beside those of this machine and,
     where it listens to others, IP addresses and names of inner networks; '*' for any."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a number that is none, or below 0, or no port."""
+        for name in (each.name for each in fields(self)):
+            value = getattr(self, name)
+            if not isinstance(value, int | float):
+                continue
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"{name} is {value}, must be a number from 0 on")
+            if name.endswith("port") and value > MAX_PORT:
+                raise ConfigError(f"{name} is {value}, must be at most {MAX_PORT}")
 
     @property
     def token_retention_s(self) -> float:

@@ -1,13 +1,17 @@
 """How a program of ours ends."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: cyclopts reads the types of parameters.
 
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 from shared.cli.program import USAGE, Program
+from shared.config import FLAT, ClusterConfig
 from shared.errors import ConfigError
+
+DEFAULTS = ClusterConfig()
 
 
 def _program(error: Exception) -> Program:
@@ -47,3 +51,24 @@ def test_a_file_that_cannot_be_read_is_named(
             _program(ValueError("never run")).run(argv)
         assert ended.value.code == USAGE
         assert capsys.readouterr().err.startswith(f"jetflock test: {words}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("--max-deadline-s", "nan"), "max_deadline_s is nan, must be a number from 0 on"),
+        (("--files-ttl-s=inf",), "files_ttl_s is inf, must be a number from 0 on"),
+        (("--queue-max-msgs=-1",), "queue_max_msgs is -1, must be a number from 0 on"),
+        (("--metrics-port", "99999"), "metrics_port is 99999, must be at most 65535"),
+    ],
+)
+def test_a_number_that_no_role_can_use_is_named(
+    argv: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(config: Annotated[ClusterConfig, FLAT] = DEFAULTS) -> None:
+        """Run with it."""
+
+    with pytest.raises(SystemExit) as ended:
+        Program(name="jetflock test", summary="Runs.", main=main).run(argv)
+    assert ended.value.code == USAGE
+    assert capsys.readouterr().err == f"jetflock test: {told}\n"

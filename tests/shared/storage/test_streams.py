@@ -91,13 +91,10 @@ async def test_a_retention_that_is_too_short_is_refused(
 @pytest.mark.parametrize(
     "field", ["max_deadline_s", "resume_window_s", "response_ttl_s", "files_ttl_s", "dead_ttl_s"]
 )
-@pytest.mark.parametrize("age_s", [0.0, -5.0])
-async def test_an_age_that_would_be_none_is_refused(
-    nats_server: NatsServer, field: str, age_s: float
-) -> None:
-    changed: dict[str, Any] = {field: age_s}
+async def test_an_age_that_would_be_none_is_refused(nats_server: NatsServer, field: str) -> None:
+    changed: dict[str, Any] = {field: 0.0}
     config = dataclasses.replace(ClusterConfig(nats_url=nats_server.url), **changed)
-    with pytest.raises(ConfigError, match=rf"^{field} is {age_s:g}, must be at least 1$"):
+    with pytest.raises(ConfigError, match=rf"^{field} is 0, must be at least 1$"):
         async with open_cluster(config, "test"):
             pass
 
