@@ -19,7 +19,7 @@ from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
 from shared.cli.program import Program
 from shared.config import FLAT
-from shared.errors import ConfigError, ProtocolError
+from shared.errors import ProtocolError
 from shared.protocol.codec import decode
 from shared.protocol.role_cards import PoolEvent, ScaleEvent, WorkerEvent
 from shared.subjects import pool_slug
@@ -48,8 +48,6 @@ class EventsConfig(ServiceConfig):
 
 def main(config: Annotated[EventsConfig, FLAT] = EventsConfig()) -> None:
     """Print events."""
-    if config.last < 0:
-        raise ConfigError(f"last is {config.last}, must not be below 0")
     try:
         asyncio.run(_show(config))
     except BrokenPipeError:

@@ -67,7 +67,7 @@ class ReplayConfig(RerunConfig):
 
     def check(self, request_id: str) -> None:
         """Raises ConfigError."""
-        self.check_counts(choice=0, at=0, to=self.at + 1)
+        self.check_counts(to=self.at + 1)
         if bool(request_id) == (self.since is not None):
             raise ConfigError("give the ID of a request, or --since for many")
         of_many = {"html": None, "journal": None, "of": None, "sample": "100%"}

@@ -62,7 +62,7 @@ class ShadowConfig(RerunConfig):
 
     def check(self) -> None:
         """Raises ConfigError."""
-        self.check_counts(max_waiting=0)
+        self.check_counts()
         for name in ("of", "model"):
             if not getattr(self, name):
                 raise ConfigError(f"--{name} names a model")

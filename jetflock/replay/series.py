@@ -48,7 +48,7 @@ class RerunConfig:
 
     def check_counts(self, **least: int) -> None:
         """Raises ConfigError."""
-        least = {"top": 0, "concurrency": 1, "max_requests": 0, "max_tokens": 0, **least}
+        least = {"concurrency": 1, **least}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:

@@ -149,7 +149,7 @@ def test_flags_of_one_are_not_of_many() -> None:
         (ShadowConfig(model="m"), "--of"),
         (ShadowConfig(of="m"), "--model"),
         (ShadowConfig(of="m", model="m"), "both 'm'"),
-        (ShadowConfig(of="m", model="n", max_waiting=-1), "max_waiting is -1"),
+        (ShadowConfig(of="m", model="n", concurrency=0), "concurrency is 0"),
     ):
         with pytest.raises(ConfigError, match=wrong):
             shadow.check()
