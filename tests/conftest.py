@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -80,12 +81,10 @@ def pytest_collection() -> Generator[None, object, object]:
         meanwhile.setenv("TOKENIZERS_PARALLELISM", "false")  # as above
         found = yield
     gc.freeze()
+    # What is not freed at the end is told by nanobind, whose objects Triton has. Not before that:
+    # pytest looks for garbage, too.
+    atexit.register(gc.unfreeze)
     return found
-
-
-def pytest_unconfigure() -> None:
-    """What is not freed at the end is told by nanobind, whose objects Triton has."""
-    gc.unfreeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

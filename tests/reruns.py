@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,12 +22,16 @@ _MAX_WHY_LEN = 2000
 def forbid_reruns(items: Iterable[pytest.Item]) -> None:
     """A mark of a test counts more than --reruns of the command line."""
     for item in items:
-        if not item.path.is_relative_to(ROOT):
-            continue
-        folder = item.path.relative_to(ROOT).parts[0]
+        folder = _folder_of(item.path)
         is_cluster = folder in CLUSTERS and item.get_closest_marker("integration")
         if folder in ONCE_ONLY and not is_cluster and not item.get_closest_marker(TIMED):
             item.add_marker(pytest.mark.flaky(reruns=0))
+
+
+@functools.cache
+def _folder_of(path: Path) -> str:
+    """Of the tests; empty: it is no file of theirs."""
+    return path.relative_to(ROOT).parts[0] if path.is_relative_to(ROOT) else ""
 
 
 class FailureTeller:
