@@ -232,7 +232,8 @@ def test_eight_bits_are_refused_where_they_are_not_possible(
 def test_the_kernels_give_the_tokens_of_the_cpu(tmp_path: Path, device: torch.device) -> None:
     path = save_tiny_llama(tmp_path, num_attention_heads=2, num_key_value_heads=1)
     gpu: GpuDevice = LateDevice() if device.type == "cpu" else CudaDevice(check_syncs=True)
-    config = {"overlap": True, "cuda_graph_sizes": (2,), "attention_backend": "triton"}
+    config = {"overlap": True, "attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    config |= {"cuda_graph_tokens": (8,), "max_step_tokens": 16, "max_running": 3}
     adds = [
         make_add(1, random_prompt(21, 1), max_tokens=4),
         make_add(2, random_prompt(5, 2), max_tokens=3, temperature=1.0, seed=5, top_p=0.8),
