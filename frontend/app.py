@@ -43,8 +43,12 @@ class App:
         self._answered = answered
         self._cors = cors
         self._guard = guard
-        routes = [route for table in tables for route in table.routes()]
-        self._router = Router(self._by_path(routes), redirect_slashes=False)
+        by_path = self._by_path(route for table in tables for route in table.routes())
+        self._plain = {path: each for path, each in by_path.items() if "{" not in path}
+        self._router = Router(
+            [Route(path, each, methods=each.methods) for path, each in by_path.items()],
+            redirect_slashes=False,
+        )
 
     @property
     def paths(self) -> list[str]:
@@ -67,8 +71,12 @@ class App:
             if scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, send)
                 return
+        endpoints = self._plain.get(scope["path"])
         try:
-            await self._router(scope, receive, send)
+            if endpoints is not None and scope["method"] in endpoints.methods:
+                await endpoints(scope, receive, send)
+            else:
+                await self._router(scope, receive, send)
         except HTTPException as exc:
             error, headers = _routing_error(exc, scope, self.paths)
             body = ollama_error_body if scope["path"].startswith("/api/") else error_body
@@ -85,16 +93,13 @@ class App:
         log_refused(error, "unknown", "http")
         return error_response(error, headers, body)
 
-    def _by_path(self, routes: Iterable[ApiRoute]) -> list[Route]:
+    def _by_path(self, routes: Iterable[ApiRoute]) -> dict[str, Endpoints]:
         methods: dict[str, dict[str, Endpoint]] = {}
         for route in routes:
             by_method = methods.setdefault(route.path, {})
             assert route.method not in by_method, f"{route.method} {route.path} has two rows"
             by_method[route.method] = Endpoint(route, self._callers, self._answered)
-        return [
-            Route(path, Endpoints(endpoints), methods=list(endpoints))
-            for path, endpoints in methods.items()
-        ]
+        return {path: Endpoints(by_method) for path, by_method in methods.items()}
 
 
 def _closing(send: Send) -> Send:

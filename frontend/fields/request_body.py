@@ -81,6 +81,10 @@ class RawBody:
         self._structure = _Structure.of(data)
 
     @property
+    def num_bytes(self) -> int:
+        return len(self._data)
+
+    @property
     def reading_ms(self) -> float:
         """What reading takes of the event loop, about: never more than the most that a body may
         take.

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from frontend.http.connected_client import ConnectedClient
 from frontend.http.error_response import retry_headers
 from frontend.text.event_writer import error_body
 from shared.errors import (
@@ -53,6 +54,35 @@ class ConnectionRoom:
         return cls(max(1, num_served), num_spare)
 
 
+class _JoinedHead:
+    """The transport of an answer, which keeps its head until there is something behind it: both go
+    out in one piece.
+    """
+
+    __slots__ = ("_cycle", "_head", "_transport")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self._head = b""
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        if not self._cycle.response_started:  # 100 Continue
+            self._transport.write(data)
+        elif self._head:
+            self._cycle.transport = self._transport
+            self._transport.write(self._head + data)
+        else:
+            self._head = data
+
+    def close(self) -> None:
+        self._transport.write(self._head)
+        self._transport.close()
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """Refuses, in OpenAI's error shape, what would never become a request.
 
@@ -73,6 +103,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._overload = overload
         self._room = room
+        self._client = ConnectedClient()
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of a head that is not whole yet
         self._is_head_whole = False  # since the last data
@@ -92,6 +123,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        self._client.go()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -135,8 +167,11 @@ class GuardedProtocol(HttpToolsProtocol):
         if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refusal = _too_large()
             raise self._refusal
+        self._client.enter(self.scope)  # type: ignore[arg-type]
         super().on_headers_complete()
         self._is_in_body = True
+        if self.cycle is not None and self.scope["method"] != "HEAD":  # its answer is a head alone
+            self.cycle.transport = _JoinedHead(self.cycle)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         self._is_in_body = False

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope
+from starlette.requests import Request
+from starlette.types import Scope
 
 from frontend.config import FrontendConfig
 from frontend.fields.cache_fields import checked_session
 from frontend.fields.unknown_fields import UnknownFields
-from frontend.jobs.body_intake import BodyIntake
+from frontend.http.connected_client import ConnectedClient
+from frontend.jobs.body_intake import BodyIntake, ReadBody
 from frontend.jobs.client_request_id import client_request_id
 from frontend.jobs.idempotency_key import checked_key
 from frontend.jobs.job import Caller, Presence, Unseen
@@ -96,27 +96,24 @@ class CallerReader:
 
 
 class HttpPresence:
-    """The client of an HTTP request, whose body has been read."""
+    """The client of an HTTP request."""
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
+    def __init__(self, client: ConnectedClient) -> None:
+        self._client = client
 
     async def during(self, work: Awaitable[T]) -> T:
         """Raises RequestCancelled."""
-        working, gone = asyncio.ensure_future(work), asyncio.create_task(self._until_gone())
+        working, gone = asyncio.ensure_future(work), asyncio.get_running_loop().create_future()
+        self._client.on_gone(gone.cancel)
         try:
             await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise RequestCancelled("The client is gone.")
             return working.result()
         finally:
+            self._client.forget(gone.cancel)
             working.cancel()
-            gone.cancel()
-            await asyncio.gather(working, gone, return_exceptions=True)
-
-    async def _until_gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+            await asyncio.gather(working, return_exceptions=True)
 
 
 def _authorization(headers: Mapping[str, str]) -> str:
@@ -175,20 +172,22 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     num_bytes = 0
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S) as timeout:
-            async for part in request.stream():
-                num_bytes += len(part)
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestCancelled("The client is gone.")
+                num_bytes += len(message["body"])
                 if num_bytes > max_bytes:
                     raise _too_large(max_bytes)
-                parts.append(part)
-    except ClientDisconnect as exc:
-        raise RequestCancelled("The client is gone.") from exc
+                parts.append(message["body"])
+                if not message["more_body"]:
+                    return b"".join(parts)
     except TimeoutError as exc:
         if not timeout.expired():
             raise
         raise RequestTimeout(
             f"Of the body, {num_bytes} bytes came in {_BODY_TIMEOUT_S:g} s, and not its end."
         ) from exc
-    return b"".join(parts)
 
 
 def _too_large(max_bytes: int) -> RequestTooLarge:
@@ -202,15 +201,13 @@ class HttpBodies:
         self._intake = intake
         self._max_bytes = max_bytes
 
-    @asynccontextmanager
     async def read(
         self, request: Request, caller: Caller, max_bytes: int | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
-        """The tenant is charged for what is refused within. Raises RequestError."""
+    ) -> ReadBody:
+        """The tenant is charged for what is refused within it. Raises RequestError."""
         self._intake.check(caller)
         data = await read_body(request, self._max_bytes if max_bytes is None else max_bytes)
-        async with self._intake.read(data, caller) as body:
-            yield body
+        return await self._intake.read(data, caller)
 
     async def skip(self, request: Request, caller: Caller) -> None:
         """Take it as it comes, whatever it is. Raises RequestError."""

@@ -24,7 +24,7 @@ from frontend.text.event_id import EventId
 from shared.protocol.reply import Surface
 from shared.protocol.request import RequestGroup
 from shared.subjects import new_rid
-from shared.telemetry.tracing import ended_on_error
+from shared.telemetry.tracing import EndedOnError
 
 _MAX_METADATA_BYTES = 1024
 # Where `store` has no other meaning.
@@ -68,10 +68,11 @@ class InferenceSide:
         Raises RequestError.
         """
         caller = self._spans.begin(caller, surface)
-        with ended_on_error(caller.span):
+        with EndedOnError(caller.span):
             arrived_at = asyncio.get_running_loop().time()
             key, caller = _taken(surface, body, caller)
-            async with self._admission.turn(caller) as caller:
+            caller, turn = await self._admission.turn(caller)
+            with turn:
                 return await self._start(surface, body, key, caller, arrived_at)
 
     async def _start(
@@ -100,7 +101,7 @@ class InferenceSide:
         if not key:
             return None
         caller = self._spans.begin(caller, surface)
-        with ended_on_error(caller.span):
+        with EndedOnError(caller.span):
             return await self._keyed_starts.joined(
                 self._keyed(surface, body, caller, arrived_at),
                 key,
@@ -120,7 +121,7 @@ class InferenceSide:
     ) -> Answer:
         """The events of a kept response behind a number. Raises RequestError."""
         caller = self._spans.begin(caller)
-        with ended_on_error(caller.span):
+        with EndedOnError(caller.span):
             return await self._resumer.read_response(kept, caller, starting_after)
 
     async def resume(
@@ -137,7 +138,7 @@ class InferenceSide:
         Raises NotFound, ResumeConflict when the client has another text, ServiceUnavailable.
         """
         caller = self._spans.begin(caller)
-        with ended_on_error(caller.span):
+        with EndedOnError(caller.span):
             return await self._resumer.resume(
                 group_id, event_id, caller, stream=stream, looks_on=looks_on
             )

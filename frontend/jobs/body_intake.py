@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 from frontend.fields.request_body import RawBody
@@ -113,9 +111,9 @@ class HeldBytes:
         self._num_bytes = 0
         self._of_tenant: Counter[str] = Counter()
 
-    @contextmanager
-    def held(self, tenant: Tenant, num_bytes: int) -> Iterator[None]:
-        """One that is alone is always taken; of several a tenant with a key has half at most.
+    def hold(self, tenant: Tenant, num_bytes: int) -> None:
+        """Until they are let go. One that is alone is always taken; of several a tenant with a key
+        has half at most.
 
         Raises Overloaded.
         """
@@ -127,10 +125,9 @@ class HeldBytes:
                 _FULL_RETRY_S,
             )
         self._add(tenant, num_bytes)
-        try:
-            yield
-        finally:
-            self._add(tenant, -num_bytes)
+
+    def let_go(self, tenant: Tenant, num_bytes: int) -> None:
+        self._add(tenant, -num_bytes)
 
     def _add(self, tenant: Tenant, num_bytes: int) -> None:
         self._num_bytes += num_bytes
@@ -151,23 +148,48 @@ class BodyIntake:
         """Spares the work for a body that is not read anyway. Raises RateLimited."""
         self._refused.check(caller.tenant, time.monotonic())
 
-    @asynccontextmanager
-    async def read(self, data: bytes, caller: Caller) -> AsyncIterator[dict[str, Any]]:
-        """A JSON object. When it is refused, here or within, its tenant is charged for it.
+    async def read(self, data: bytes, caller: Caller) -> ReadBody:
+        """A JSON object. When it is refused, here or within it, its tenant is charged for it.
 
         Raises InvalidRequest, RequestTooLarge, RateLimited when too much was refused before, or
         Overloaded when there are too many bytes.
         """
         self.check(caller)
-        with self._bytes.held(caller.tenant, len(data)):
-            raw = RawBody(data)
+        self._bytes.hold(caller.tenant, len(data))
+        raw = RawBody(data)
+        try:
             if raw.reading_ms > _SHORT_MS:
                 await self._line.turn(caller.tenant.id)
                 self.check(caller)
-            try:
-                yield raw.parse()
-            except RequestError as exc:
-                if 400 <= exc.status_code < 500 and exc.status_code not in _NO_FAULT:
-                    num_ms = _REFUSAL_MS + raw.reading_ms
-                    self._refused.charge(caller.tenant, num_ms, time.monotonic())
-                raise
+            return ReadBody(self, caller.tenant, raw, raw.parse())
+        except BaseException as exc:
+            self.end(caller.tenant, raw, exc)
+            raise
+
+    def end(self, tenant: Tenant, raw: RawBody, error: BaseException | None) -> None:
+        """What the body asked for is accepted, or is not for this error."""
+        self._bytes.let_go(tenant, raw.num_bytes)
+        if not isinstance(error, RequestError) or error.status_code in _NO_FAULT:
+            return
+        if 400 <= error.status_code < 500:
+            self._refused.charge(tenant, _REFUSAL_MS + raw.reading_ms, time.monotonic())
+
+
+class ReadBody:
+    """A body in hand, until the block that reads it has ended."""
+
+    __slots__ = ("_body", "_intake", "_raw", "_tenant")
+
+    def __init__(
+        self, intake: BodyIntake, tenant: Tenant, raw: RawBody, body: dict[str, Any]
+    ) -> None:
+        self._intake = intake
+        self._tenant = tenant
+        self._raw = raw
+        self._body = body
+
+    def __enter__(self) -> dict[str, Any]:
+        return self._body
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._intake.end(self._tenant, self._raw, error)

@@ -147,7 +147,7 @@ class NatsService:
         async def answered(name: str, reply: Reply) -> int:
             headers = {key.lower(): value for key, value in (message.headers or {}).items()}
             caller = self._callers.caller(headers, "nats", nats_user=name)
-            async with self._intake.read(message.data or b"{}", caller) as body:
+            with await self._intake.read(message.data or b"{}", caller) as body:
                 answer = await self._endpoints[endpoint](body, caller)
             if isinstance(answer, bytes):
                 return await reply.send_body(answer, caller.unknown.headers())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from frontend.http.connected_client import ConnectedClient
 from frontend.http.error_response import (
     EVENT_STREAM_HEADERS,
     JSON_LINES_HEADERS,
@@ -17,7 +18,7 @@ from frontend.http.error_response import (
     error_response,
 )
 from frontend.jobs.client_request_id import HEADER as CLIENT_ID_HEADER
-from frontend.streams.generation import Generation, Interrupt, Interrupted, error_of_interrupt
+from frontend.streams.generation import Interrupt, Interrupted, error_of_interrupt
 from frontend.surfaces.answer import Answer
 from frontend.surfaces.anthropic.message_answer import message_error_body
 from frontend.surfaces.event_feed import Event
@@ -97,18 +98,21 @@ class AnswerResponse:
         self.status_code = 200
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client, generation = ConnectedClient.of(scope), self._answer.generation
+        leave = partial(generation.cut, Interrupt.CLIENT_GONE)
+        client.on_gone(leave)
         try:
-            async with _watched(receive, self._answer.generation):
-                if self._answer.stream:
-                    # A task of its own: a token then wakes 3 coroutines, not the 11 of the route.
-                    await asyncio.create_task(self._send_stream(send))
-                else:
-                    await self._send_whole(scope, receive, send)
+            if self._answer.stream:
+                # A task of its own: a token then wakes 3 coroutines, not the 9 of the route.
+                await asyncio.create_task(self._send_stream(send))
+            else:
+                await self._send_whole(scope, receive, send)
         except asyncio.CancelledError:
-            self._answer.generation.cut(Interrupt.SHUTDOWN)
+            generation.cut(Interrupt.SHUTDOWN)
             self.status_code = 503
             raise
         finally:
+            client.forget(leave)
             self._answer.close(self.status_code, "http")
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,19 +196,3 @@ class AnswerResponse:
         dialect = self._dialect
         body = dialect.framed([Event(b"", dialect.error_body(error), dialect.error_event)])
         await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-@asynccontextmanager
-async def _watched(receive: Receive, generation: Generation) -> AsyncIterator[None]:
-    """Cut the generation as soon as its client closes the connection."""
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        generation.cut(Interrupt.CLIENT_GONE)
-
-    task = asyncio.create_task(watch())
-    try:
-        yield
-    finally:
-        task.cancel()

@@ -33,7 +33,7 @@ class BatchRoutes:
         ]
 
     async def create(self, request: Request, caller: Caller) -> Response:
-        async with self._bodies.read(request, caller, _MAX_BODY_BYTES) as body:
+        with await self._bodies.read(request, caller, _MAX_BODY_BYTES) as body:
             batch = await self._batches.create(body, caller)
         return json_response(encode_json(batch))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from frontend.http.connected_client import ConnectedClient
 from frontend.http.error_response import EVENT_STREAM_HEADERS
 from frontend.text.event_writer import encode_json
 from shared.errors import AuthenticationFailed, RequestError
@@ -49,12 +50,11 @@ class ClusterEvents:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["method"] != "HEAD":
             await self._send_event(send, b"snapshot", self._sent)
+            client = ConnectedClient.of(scope)
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._send_changes(send))
-                leaving = tasks.create_task(_until_gone(receive))
-                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-                sending.cancel()
-                leaving.cancel()
+                client.on_gone(sending.cancel)
+            client.forget(sending.cancel)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_changes(self, send: Send) -> None:
@@ -75,8 +75,3 @@ class ClusterEvents:
     async def _send_event(send: Send, name: bytes, data: dict[str, Any]) -> None:
         body = b"event: " + name + b"\ndata: " + encode_json(data) + b"\n\n"
         await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

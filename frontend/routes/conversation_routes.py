@@ -38,7 +38,7 @@ class ConversationRoutes:
         ]
 
     async def _create(self, request: Request, caller: Caller) -> Response:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             return _answer(await self._conversations.create(body, caller), caller)
 
     async def _get(self, request: Request, caller: Caller) -> Response:
@@ -46,7 +46,7 @@ class ConversationRoutes:
 
     async def _change(self, request: Request, caller: Caller) -> Response:
         name = request.path_params[_ID]
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             return _answer(await self._conversations.change(name, body, caller), caller)
 
     async def _delete(self, request: Request, caller: Caller) -> Response:
@@ -58,7 +58,7 @@ class ConversationRoutes:
 
     async def _add_items(self, request: Request, caller: Caller) -> Response:
         name = request.path_params[_ID]
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             return _answer(await self._conversations.add_items(name, body, caller), caller)
 
     async def _get_item(self, request: Request, caller: Caller) -> Response:

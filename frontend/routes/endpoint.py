@@ -8,6 +8,7 @@ from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from frontend.http.connected_client import ConnectedClient
 from frontend.http.error_response import error_response
 from frontend.http.http_request import CallerReader, HttpPresence, headers_of
 from frontend.inference.telemetry.access_log import log_refused
@@ -42,8 +43,9 @@ class Endpoint:
         caller = _NOBODY
         try:
             if not self._route.is_open:
-                presence = HttpPresence(request.receive)
-                caller = self._callers.caller(headers_of(request.scope), "http", presence)
+                scope = request.scope
+                presence = HttpPresence(ConnectedClient.of(scope))
+                caller = self._callers.caller(headers_of(scope), "http", presence)
             return await self._route.handler(request, caller)
         except RequestError as exc:
             error = exc
@@ -59,6 +61,7 @@ class Endpoints:
 
     def __init__(self, by_method: Mapping[str, Endpoint]) -> None:
         self._by_method = by_method
+        self.methods = list(by_method)  # HEAD goes without saying where there is GET
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

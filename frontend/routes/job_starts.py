@@ -41,7 +41,7 @@ class JobStarts:
             event_id = parse_event_id(last_event_id)
             answer = await self._inference.resume(event_id.group_id, event_id, caller, stream=True)
         else:
-            async with self._bodies.read(request, caller) as raw:
+            with await self._bodies.read(request, caller) as raw:
                 surface, body = await read(raw)
                 return await self.begin(surface, body, caller)
         return AnswerResponse(answer, self._ping_interval_s)

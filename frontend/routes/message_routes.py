@@ -43,6 +43,6 @@ class MessageRoutes:
 
     async def _count_tokens(self, request: Request, caller: Caller) -> Response:
         self._inference.admit_call(caller)
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             tokens = MessageTokens(input_tokens=await self._messages.count(body, caller))
         return json_response(encode_json(tokens), headers=caller.unknown.headers())

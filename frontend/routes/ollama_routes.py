@@ -64,20 +64,20 @@ class OllamaRoutes:
         ]
 
     async def chat(self, request: Request, caller: Caller) -> Response | AnswerResponse:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             if body.get("messages") in (None, []):
                 message = OllamaMessage(role="assistant", content="")
                 return _json(OllamaChat(**await self._loaded(body, caller), message=message))
             return await self._started(Surface.OLLAMA_CHAT, _streaming(body), caller)
 
     async def generate(self, request: Request, caller: Caller) -> Response | AnswerResponse:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             if body.get("prompt") in (None, ""):
                 return _json(OllamaGenerated(**await self._loaded(body, caller), response=""))
             return await self._started(Surface.OLLAMA_GENERATE, _streaming(body), caller)
 
     async def embed(self, request: Request, caller: Caller) -> AnswerResponse:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             return await self._started(Surface.OLLAMA_EMBED, body, caller)
 
     async def tags(self, request: Request, caller: Caller) -> Response:
@@ -87,7 +87,7 @@ class OllamaRoutes:
         return _json(running(self._models.named()))
 
     async def show(self, request: Request, caller: Caller) -> Response:
-        async with self._bodies.read(request, caller) as raw:
+        with await self._bodies.read(request, caller) as raw:
             body = self._show_reader.read(raw, caller.unknown)
             name = served_name(self._models, body.model or body.name)
             return _json(shown(await self._models.model(name)))

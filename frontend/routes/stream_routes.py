@@ -77,7 +77,7 @@ class StreamRoutes:
         )
 
     async def _fork(self, request: Request, caller: Caller) -> AnswerResponse:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             body[STREAM_FIELD] = request.path_params["rid"]
             answer = await self._inference.start(Surface.FORK, body, caller)
         return AnswerResponse(answer, self._ping_interval_s)
@@ -94,7 +94,7 @@ class StreamRoutes:
         return json_response(encode_json(page))
 
     async def _abort(self, request: Request, caller: Caller) -> Response:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             rid = rid_of_body(body)
             num_ended = await self._inference.abort(rid, caller)
         return json_response(encode_json(Aborted(rid=rid, num_aborted=num_ended)))

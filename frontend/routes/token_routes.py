@@ -32,17 +32,17 @@ class TokenRoutes:
         ]
 
     async def tokenize(self, request: Request, caller: Caller) -> Response:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             answer = await self._tokenizing.tokenize(body, caller)
         return json_response(answer, headers=caller.unknown.headers())
 
     async def detokenize(self, request: Request, caller: Caller) -> Response:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             answer = await self._tokenizing.detokenize(body, caller)
         return json_response(answer, headers=caller.unknown.headers())
 
     async def apply_template(self, request: Request, caller: Caller) -> Response:
-        async with self._bodies.read(request, caller) as body:
+        with await self._bodies.read(request, caller) as body:
             answer = await self._tokenizing.apply_template(body, caller)
         return json_response(answer, headers=caller.unknown.headers())
 

@@ -5,10 +5,9 @@ A span never holds a prompt, an answer or a client's own words: only names, numb
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
 from shared.protocol.trace_context import TraceContext
@@ -148,11 +147,16 @@ def epoch_ns(monotonic_s: float) -> int:
     return time.time_ns() - int((time.monotonic() - monotonic_s) * 1e9)
 
 
-@contextlib.contextmanager
-def ended_on_error(span: Span) -> Iterator[None]:
+class EndedOnError:
     """Ends a span on an error; somebody else ends it when all goes well."""
-    try:
-        yield
-    except BaseException as exc:
-        span.end_failed(exc)
-        raise
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self._span.end_failed(error)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from frontend.inference.admission.accept_line import MAX_ACTIVE, AcceptLine
 from frontend.inference.admission.drain_rate import MAX_RETRY_AFTER_S, QueueWatch
@@ -51,10 +51,9 @@ class Admission:
         """Why an interactive request is sent away unread now; None: it may stand in line."""
         return None if self.line.num_waiting < MAX_ACTIVE else self._no_place(JOB_CLASSES[0])
 
-    @asynccontextmanager
-    async def turn(self, caller: Caller) -> AsyncIterator[Caller]:
-        """The time in which a request is checked and stored, by a caller with what is then left to
-        it of its times.
+    async def turn(self, caller: Caller) -> tuple[Caller, AbstractContextManager[None]]:
+        """The caller with what is left to it of its times when its turn has come, and the turn,
+        which has begun: the time in which a request is checked and stored.
 
         Raises RateLimited, QueueFull (Overloaded: the line is full), DeadlineExceeded, or
         RequestCancelled when the client goes away while it stands in line.
@@ -71,8 +70,7 @@ class Admission:
                 f"The request stood in line for {patience_s:g} s, and was not accepted.",
                 code="queue_timeout" if patience_s == queue_timeout_s else None,
             ) from exc
-        with self.line.turn():
-            yield caller.later(waited_s) if waited_s else caller
+        return caller.later(waited_s) if waited_s else caller, self.line.turn()
 
     def _check_line(self, caller: Caller) -> None:
         """So many may stand in line as the queue has room for, of a tenant half of those at most.

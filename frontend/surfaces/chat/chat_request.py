@@ -197,7 +197,8 @@ class ChatRequests:
                 check_echo(each.last_words, "messages")
                 prompt = replace(prompt, echo=each.last_words)
             prompts.append(prompt)
-            await asyncio.sleep(0)  # others have their turn between the many of one body
+            if len(prompts) < len(chat.conversations):
+                await asyncio.sleep(0)  # others have their turn between the many of one body
         return prompts
 
     async def prompt_ids(

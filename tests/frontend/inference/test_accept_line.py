@@ -175,10 +175,10 @@ async def test_so_many_stand_in_line_as_the_queue_has_room_for(
     admission = make_admission(num_queued)
     async with AsyncExitStack() as held:
         for _ in range(MAX_ACTIVE):
-            await held.enter_async_context(admission.turn(Caller()))
+            held.enter_context((await admission.turn(Caller()))[1])
         callers = [Caller(tenant=Tenant(name)) for name in tenants]
         waiting = [
-            asyncio.create_task(admission.turn(caller).__aenter__())
+            asyncio.create_task(admission.turn(caller))
             for caller, _ in zip(itertools.cycle(callers), range(400), strict=False)
         ]
         refused = [task for task in waiting if await failed(task)]
@@ -203,16 +203,16 @@ async def test_the_time_in_line_counts_and_is_bounded_by_the_deadline() -> None:
     caller = Caller(deadline_s=0.5, queue_timeout_s=5.0)
     async with AsyncExitStack() as held:
         for _ in range(MAX_ACTIVE):
-            await held.enter_async_context(admission.turn(Caller()))
+            held.enter_context((await admission.turn(Caller()))[1])
         for impatient, code in (
             (Caller(deadline_s=0.02), "deadline_exceeded"),
             (Caller(queue_timeout_s=0.02), "queue_timeout"),
         ):
             with pytest.raises(DeadlineExceeded) as caught:
-                await held.enter_async_context(admission.turn(impatient))
+                await admission.turn(impatient)
             assert caught.value.code == code
-        waiting = asyncio.create_task(admission.turn(caller).__aenter__())
+        waiting = asyncio.create_task(admission.turn(caller))
         await asyncio.sleep(0.1)
-    left = await waiting
+    left, _ = await waiting
     assert left.deadline_s <= 0.4
     assert left.queue_timeout_s <= 4.9

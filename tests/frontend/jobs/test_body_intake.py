@@ -24,9 +24,8 @@ MANY_MESSAGES = {"messages": [{"role": "user", "content": ""}] * 20_000}
 
 
 async def refused(intake: BodyIntake, caller: Caller, data: bytes = b"[]") -> RequestError:
-    with pytest.raises(RequestError) as caught:
-        async with intake.read(data, caller):
-            raise InvalidRequest("whatever it is")
+    with pytest.raises(RequestError) as caught, await intake.read(data, caller):
+        raise InvalidRequest("whatever it is")
     return caught.value
 
 
@@ -38,14 +37,14 @@ async def test_who_sends_what_is_refused_is_sent_away_and_others_are_not() -> No
             break
     assert isinstance(error, RateLimited)
     assert error.retry_after_s == 1
-    async with intake.read(b"{}", OTHER) as body:
+    with await intake.read(b"{}", OTHER) as body:
         assert body == {}
 
 
 async def test_what_a_handler_refuses_counts_as_well_and_what_is_taken_does_not() -> None:
     intake = BodyIntake(MAX_BYTES)
     for _ in range(50_000):
-        async with intake.read(b"{}", ANNOYING):
+        with await intake.read(b"{}", ANNOYING):
             pass
     for _ in range(50_000):
         if isinstance(await refused(intake, ANNOYING, b"{}"), RateLimited):
@@ -136,10 +135,10 @@ async def test_bodies_are_held_up_to_a_number_of_bytes(tenants: tuple[str, str],
         num_taken = 0
         for tenant in itertools.cycle(tenants):
             try:
-                await held.enter_async_context(intake.read(PADDED, Caller(Tenant(tenant))))
+                held.enter_context(await intake.read(PADDED, Caller(Tenant(tenant))))
             except Overloaded:
                 break
             num_taken += 1
     assert num_taken == num
-    async with intake.read(b"{%s}" % (b" " * 8 * len(PADDED)), ANNOYING) as body:
+    with await intake.read(b"{%s}" % (b" " * 8 * len(PADDED)), ANNOYING) as body:
         assert body == {}  # one that is alone may be larger
