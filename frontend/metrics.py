@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from shared.errors import QueueFull, RateLimited
 from shared.protocol.finish import FinishReason
 from shared.protocol.text import ReplayStatus
 from shared.subjects import JOB_CLASSES
-from shared.telemetry.histograms import REQUEST_S, TOKEN_S, TOKENS, TTFT_S, EventHistogram
+from shared.telemetry.histograms import (
+    REQUEST_S,
+    TOKEN_S,
+    TOKENS,
+    TTFT_S,
+    EventHistogram,
+    EventHistograms,
+)
 from shared.telemetry.metrics import METRICS_PREFIX
 from shared.telemetry.startup_phases import StartupPhases
 
@@ -36,9 +43,10 @@ class MetricMaker:
     def gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, registry=self._registry)
 
-    def histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
-        labels = ["model_name"]
-        return Histogram(f"{PREFIX}_{name}", text, labels, buckets=bounds, registry=self._registry)
+    def histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> EventHistograms:
+        histograms = EventHistograms(f"{PREFIX}_{name}", text, bounds, "model_name")
+        self._registry.register(histograms)
+        return histograms
 
     def event_histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> EventHistogram:
         histogram = EventHistogram(f"{PREFIX}_{name}", text, bounds)

@@ -37,7 +37,9 @@ class ConnectedClient:
         self._listeners.remove(listener)
 
     def go(self) -> None:
-        """Its connection is closed."""
+        """It will not be answered any more, or its connection is closed."""
+        if self._is_gone:
+            return
         self._is_gone = True
         for listener in list(self._listeners):
             listener()

@@ -193,6 +193,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 return
             self.cycle.disconnected = True  # what reads its body ends, and is not answered
             self.cycle.message_event.set()
+            self._client.go()
         body = error_body(error)
         head = (
             f"HTTP/1.1 {error.status_code} {_REASONS[error.status_code]}\r\n"

@@ -24,7 +24,6 @@ from frontend.surfaces.responses.request_keeper import RequestKeeper
 from frontend.surfaces.responses.response_starts import ResponseStarts
 from shared.errors import PerhapsQueued, RequestError
 from shared.protocol.request import GenerateRequest, RequestGroup
-from shared.protocol.sealed_replies import unseal
 
 
 class Keepers(NamedTuple):
@@ -75,9 +74,10 @@ class Acceptor:
             raise refusal
         if job.is_detached:
             caller = replace(caller, deadline_s=caller.detached_deadline_s)
-        requests = await self._requests.of(job, group, caller, is_shared=is_shared)
+        made = await self._requests.of(job, group, caller, is_shared=is_shared)
+        requests = [each.request for each in made]
         generation = Generation.of(
-            [(request.rid, unseal(request.reply)) for request in requests],
+            [(each.request.rid, each.reply) for each in made],
             caller,
             pool=job.model.card.pool,
             arrived_at=arrived_at,

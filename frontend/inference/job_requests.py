@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from nats.aio.client import Client
 
 from frontend.inference.public_prefixes import PublicPrefixes
-from frontend.jobs.job import Caller, Job
+from frontend.jobs.job import Caller, Job, MadeRequest
 from frontend.tenants.cache_scope import CacheScope
 from shared.protocol.logprobs import max_logprob_bytes
-from shared.protocol.request import GenerateRequest, RequestGroup
+from shared.protocol.request import RequestGroup
 
 
 class JobRequests:
@@ -26,7 +26,7 @@ class JobRequests:
 
     async def of(
         self, job: Job, group: RequestGroup, caller: Caller, *, is_shared: bool
-    ) -> list[GenerateRequest]:
+    ) -> list[MadeRequest]:
         """One for each choice of each prompt. Raises InvalidRequest."""
         return job.requests(
             group.group_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -188,6 +188,13 @@ class Fork:
         return {"x-fork-at": str(self.at), "x-fork-text-offset": str(self.text_offset)}
 
 
+class MadeRequest(NamedTuple):
+    """A request, and its reply data before they were sealed."""
+
+    request: GenerateRequest
+    reply: ReplyParams
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A checked body: prompts times n choices, each of which becomes one request."""
@@ -271,7 +278,7 @@ class Job:
         cache_salt: str,
         num_public_tokens: Sequence[int] = (),
         is_shared: bool = False,
-    ) -> list[GenerateRequest]:
+    ) -> list[MadeRequest]:
         """One request a choice, in the order of their index. `num_public_tokens` is of each prompt
         what it shares under no salt; empty: nothing.
 
@@ -338,31 +345,30 @@ class Job:
                 transcript=self.transcript,
                 num_audio_tokens=prompt.num_audio_tokens,
             )
-            requests.append(
-                GenerateRequest(
-                    rid=choice_rid(group_id, choice_idx),
-                    pool=card.pool,
-                    model=card.name,
-                    revision=card.revision,
-                    tokenizer_hash=card.tokenizer_hash,
-                    sampling=sampling,
-                    text=text,
-                    reply=_sealed(reply),
-                    deadline_s=caller.deadline_s,
-                    prompt_ids=prompt_ids,
-                    images=prompt.images,
-                    priority=fields.priority,
-                    cache_salt=cache_salt,
-                    num_public_tokens=num_public_tokens[prompt_idx] if num_public_tokens else 0,
-                    adapter="" if self.model.adapter is None else self.model.adapter.revision,
-                    keep=fields.keep,
-                    session=fields.session or caller.session,
-                    pooling=self._pooling(prompt),
-                    given=None if self.fork is None else self.fork.given,
-                    embeds=prompt.embeds,
-                    audio=prompt.audio,
-                )
+            request = GenerateRequest(
+                rid=choice_rid(group_id, choice_idx),
+                pool=card.pool,
+                model=card.name,
+                revision=card.revision,
+                tokenizer_hash=card.tokenizer_hash,
+                sampling=sampling,
+                text=text,
+                reply=_sealed(reply),
+                deadline_s=caller.deadline_s,
+                prompt_ids=prompt_ids,
+                images=prompt.images,
+                priority=fields.priority,
+                cache_salt=cache_salt,
+                num_public_tokens=num_public_tokens[prompt_idx] if num_public_tokens else 0,
+                adapter="" if self.model.adapter is None else self.model.adapter.revision,
+                keep=fields.keep,
+                session=fields.session or caller.session,
+                pooling=self._pooling(prompt),
+                given=None if self.fork is None else self.fork.given,
+                embeds=prompt.embeds,
+                audio=prompt.audio,
             )
+            requests.append(MadeRequest(request, reply))
         return requests
 
     def _pooling(self, prompt: Prompt) -> PoolingParams | None:

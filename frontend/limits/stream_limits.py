@@ -87,6 +87,8 @@ class StreamLimits:
         ]
 
     def _check(self, stores: Iterable[_Store]) -> None:
+        if not self._room.is_above(ADMISSION_MARK):
+            return
         for store in stores:
             usage = self._room.usage(store.stream)
             if usage >= ADMISSION_MARK:

@@ -189,7 +189,10 @@ class Generation:
 
     @property
     def is_finished(self) -> bool:
-        return all(stream.finish is not None for stream in self.streams)
+        for stream in self.streams:  # noqa: SIM110 - looked at often
+            if stream.finish is None:
+                return False
+        return True
 
     @property
     def token_s(self) -> float | None:

@@ -51,11 +51,39 @@ class EventHistogram(Collector):
         self._sum += value
 
     def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(self._name, self._documentation, labels=list(self._labels))
+        self.add_to(family)
+        yield family
+
+    def add_to(self, family: HistogramMetricFamily) -> None:
         buckets: list[tuple[str, float]] = []
         total = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count
             buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), total))
-        family = HistogramMetricFamily(self._name, self._documentation, labels=list(self._labels))
         family.add_metric(list(self._labels.values()), buckets, self._sum)
+
+
+class EventHistograms(Collector):
+    """One for each value of a label."""
+
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float], label: str) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds = bounds
+        self._label = label
+        self._by_value: dict[str, EventHistogram] = {}
+
+    def of(self, value: str) -> EventHistogram:
+        found = self._by_value.get(value)
+        if found is None:
+            labels = {self._label: value}
+            found = EventHistogram(self._name, self._documentation, self._bounds, labels)
+            self._by_value[value] = found
+        return found
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(self._name, self._documentation, labels=[self._label])
+        for each in list(self._by_value.values()):
+            each.add_to(family)
         yield family

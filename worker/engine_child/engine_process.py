@@ -36,6 +36,7 @@ class EngineConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
+        self._commands: list[bytes] = []  # since the loop's last turn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -49,12 +50,22 @@ class EngineConnection(asyncio.Protocol):
         self._on_closed()
 
     def send(self, command: EngineCommand) -> None:
-        """Buffered. Without effect once the engine is gone: its exit is told by `on_closed`."""
-        if self._transport is not None:
-            self._transport.write(encode_frame(command))
+        """In one piece with all commands of this turn of the loop: a write wakes the engine.
+
+        Without effect once the engine is gone: its exit is told by `on_closed`.
+        """
+        if not self._commands:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._commands.append(encode_frame(command))
+
+    def _flush(self) -> None:
+        commands, self._commands = self._commands, []
+        if commands and self._transport is not None:
+            self._transport.write(b"".join(commands))
 
     def close(self) -> None:
         """The engine takes the end of the stream as the order to exit."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 

@@ -70,6 +70,8 @@ class RequestRunner:
         )
         self._pulling: asyncio.Task[None] | None = None
         self._num_resent_counted = 0
+        self._has_stepped = False  # in this turn of the loop
+        self._has_room = False  # since then
 
     async def run(self) -> None:
         """Pull and run requests until cancelled."""
@@ -138,12 +140,22 @@ class RequestRunner:
 
     def on_step(self, step: StepOutput) -> None:
         """The engine has made tokens."""
-        has_room = self.parts.runs.on_step(step)
+        if self.parts.runs.on_step(step):
+            self._has_room = True
+        for held in self.claims.decode_hand_over.ripe(step):
+            self._tasks.spawn(self.claims.decode_hand_over.maybe_move(held, self._pages()))
+        if not self._has_stepped:
+            self._has_stepped = True
+            asyncio.get_running_loop().call_soon(self._after_steps)
+
+    def _after_steps(self) -> None:
+        """Of a quick engine there are many in a turn of the loop."""
+        self._has_stepped = False
+        has_room, self._has_room = self._has_room, False
+        self.parts.runs.flush()
         self.parts.pause.update()
         if has_room or self._puller.is_starved:
             self._puller.wake()
-        for held in self.claims.decode_hand_over.ripe(step):
-            self._tasks.spawn(self.claims.decode_hand_over.maybe_move(held, self._pages()))
 
     async def on_engine_died(self) -> None:
         """Its requests go back to the queue at once: others may have an engine."""
@@ -191,6 +203,7 @@ class RequestRunner:
     @property
     def work_done(self) -> WorkDone:
         """For the worker card."""
+        self.parts.runs.flush()
         return self.parts.runs.meter.done(self._metrics, self._engine.load)
 
     def update_metrics(self) -> None:

@@ -59,6 +59,7 @@ class Runs:
         self._traces = traces
         self._metrics = metrics
         self._run_ids = itertools.count(1)
+        self._num_made = 0  # tokens since `flush`
         self.meter = WorkMeter()
 
     def hold(
@@ -158,7 +159,7 @@ class Runs:
         held.resume_from(LoggedOutput.given(held.request), self._visible_text(held.request))
 
     def on_step(self, step: StepOutput) -> bool:
-        """Whether a run has ended: there is room for another."""
+        """Whether a run has ended: there is room for another. `flush` comes behind it."""
         now = time.monotonic()
         num_tokens = 0
         has_ended = False
@@ -176,13 +177,17 @@ class Runs:
             if held.finish is not None:
                 num_tokens += held.finish.num_beam_tokens
                 has_ended = True
-        if num_tokens:
-            self._metrics.generation_tokens.inc(num_tokens)
         if step.num_tokens:
             self._metrics.runs.step_tokens.observe(step.num_tokens)
-        self.meter.note_tokens(num_tokens)
-        self._token_log.flush()
+        self._num_made += num_tokens
         return has_ended
+
+    def flush(self) -> None:
+        """What the steps up to now have made is counted, and goes to the log."""
+        num_made, self._num_made = self._num_made, 0
+        self._metrics.generation_tokens.inc(num_made)
+        self.meter.note_tokens(num_made)
+        self._token_log.flush()
 
     def _note_shares(self, step: StepOutput) -> set[int]:
         """What runs had of it that were given more than a token; their ids."""
@@ -202,7 +207,10 @@ class Runs:
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
         num_prefill = held.num_prefill_tokens
-        if held.accept(output, self._storable(held.request, output.finish)):
+        finish = output.finish
+        if finish is not None:
+            finish = self._storable(held.request, finish)
+        if held.accept(output, finish):
             self._engine.abort(held.run_id)
         clock = held.clock
         if clock is not None and (not clock.first_token_at or held.finish is not None):
@@ -220,9 +228,9 @@ class Runs:
         if held.state is HoldState.RUNNING:
             self._log_new_tokens(held, now)
 
-    def _storable(self, request: GenerateRequest, finish: Finish | None) -> Finish | None:
+    def _storable(self, request: GenerateRequest, finish: Finish) -> Finish:
         """A result that no message can carry would be resent for ever."""
-        if finish is None or not (finish.embedding or finish.beams):
+        if not (finish.embedding or finish.beams):
             return finish
         if finish.beams:
             finish = _with_texts(finish, self._tokenizer, request.text)

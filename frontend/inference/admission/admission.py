@@ -45,7 +45,6 @@ class Admission:
         self._streams = streams
         self._metrics = metrics
         self._prompt_tokens = children_of(metrics.prompt_tokens)
-        self._request_prompt_tokens = children_of(metrics.request_prompt_tokens)
 
     def overload(self) -> RequestError | None:
         """Why an interactive request is sent away unread now; None: it may stand in line."""
@@ -130,7 +129,7 @@ class Admission:
         self._watch.note_stored(job.model.card.pool, caller.job_class, job.num_choices)
         num_tokens = job.num_prompt_tokens
         self._prompt_tokens(job.model.name).inc(num_tokens)
-        self._request_prompt_tokens(job.model.name).observe(num_tokens)
+        self._metrics.request_prompt_tokens.of(job.model.name).observe(num_tokens)
 
     def admit_call(self, caller: Caller) -> None:
         """Count in what takes no place in the queue. Raises RateLimited."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from frontend.inference.answers.terminator import Terminator
 from frontend.inference.telemetry.access_log import log_finished
-from frontend.inference.telemetry.recent_requests import RecentRequests
+from frontend.inference.telemetry.recent_requests import RecentRequest, RecentRequests
 from frontend.inference.telemetry.server_span import end_with_answer
 from frontend.metrics import AnswerMetrics
 from frontend.streams.generation import Generation, Interrupt
@@ -39,11 +39,7 @@ class OpenAnswers:
         self._metrics = metrics
         self._success = children_of(metrics.request_success)
         self._generated = children_of(metrics.tokens.generated)
-        self._first_token = children_of(metrics.latency.first_token)
-        self._per_token = children_of(metrics.latency.per_token)
         self._hand_overs = children_of(metrics.hand_overs)
-        self._whole = children_of(metrics.latency.whole)
-        self._of_request = children_of(metrics.tokens.of_request)
         self._frontend_id = frontend_id
         self.num_open = 0
         self._is_cut = False
@@ -92,10 +88,12 @@ class OpenAnswers:
         self._metrics.in_flight.dec()
         generation.keepalive_s = 0.0
         generation.is_watched = False
-        log_finished(generation, status, transport, self._frontend_id)
-        self._recent.note_finished(generation, status)
+        request = RecentRequest.of(generation, status)
+        log_finished(request, generation, transport, self._frontend_id)
         end_with_answer(answer, status, transport)
-        self._observe(generation)
+        if not generation.looks_on:
+            self._recent.note_finished(request)
+            self._observe(request, generation)
         if generation.is_finished:
             self._router.remove(generation)
             for text_stream in generation.streams:
@@ -118,27 +116,21 @@ class OpenAnswers:
         for generation in self._router.generations:
             generation.cut(Interrupt.SHUTDOWN)
 
-    def _observe(self, generation: Generation) -> None:
-        if generation.looks_on:
-            return
-        model = generation.reply.model
-        now = asyncio.get_running_loop().time()
+    def _observe(self, request: RecentRequest, generation: Generation) -> None:
+        model, latency = request.model, self._metrics.latency
         for stream in generation.streams:
             if stream.finish is not None:
                 self._success(model, stream.finish.reason.value).inc()
         if generation.is_resumed:
             return
-        num_tokens = sum(stream.num_output_tokens for stream in generation.streams)
-        self._generated(model).inc(num_tokens)
-        if generation.timings.first_text_at:
-            ttft_s = generation.timings.first_text_at - generation.timings.arrived_at
-            self._first_token(model).observe(ttft_s)
+        self._generated(model).inc(request.num_output_tokens)
+        if request.ttft_s is not None:
+            latency.first_token.of(model).observe(request.ttft_s)
             token_s = generation.token_s
             if token_s is not None:
-                self._per_token(model).observe(token_s)
-        if generation.is_finished:
+                latency.per_token.of(model).observe(token_s)
+        if generation.is_finished and request.e2e_s is not None:
             num_hand_overs = sum(each.num_hand_overs for each in generation.streams)
             self._hand_overs(model).inc(num_hand_overs)
-            duration_s = now - generation.timings.arrived_at
-            self._whole(model).observe(duration_s)
-            self._of_request(model).observe(num_tokens)
+            latency.whole.of(model).observe(request.e2e_s)
+            self._metrics.tokens.of_request.of(model).observe(request.num_output_tokens)

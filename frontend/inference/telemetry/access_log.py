@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import re
 
+from frontend.inference.telemetry.recent_requests import RecentRequest
 from frontend.jobs.job import Caller
 from frontend.streams.generation import Generation
-from frontend.text.usage import usage_of
 from shared.errors import RequestError
 from shared.telemetry.log import get_logger
 
@@ -16,31 +16,31 @@ _FIELD = re.compile(r"[a-z][a-z_]{0,39}")
 log = get_logger(__name__)
 
 
-def log_finished(generation: Generation, status: int, transport: str, frontend_id: str) -> None:
+def log_finished(
+    request: RecentRequest, generation: Generation, transport: str, frontend_id: str
+) -> None:
     """The client has its answer, or is gone."""
-    now = asyncio.get_running_loop().time()
-    timings = generation.timings
-    usage = usage_of(generation.streams)
-    ttft_s = timings.first_text_at - timings.arrived_at if timings.first_text_at else None
+    if not log.is_enabled_for(logging.INFO):
+        return
     log.info(
         "request_finished",
-        id=generation.group_id,
+        id=request.group_id,
         client_id=generation.client_id or None,
         trace_id=_trace_id(generation),
-        tenant=generation.tenant or None,
-        model=generation.reply.model,
-        route=generation.route,
+        tenant=request.tenant or None,
+        model=request.model,
+        route=request.route,
         transport=transport,
         frontend=frontend_id,
-        status=status,
-        finish=finish_of(generation),
-        prompt_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens,
-        cached_tokens=usage.prompt_tokens_details.cached_tokens,
-        **_run_times(generation, ttft_s),
-        ttft_ms=_ms(ttft_s),
+        status=request.status,
+        finish=request.finish,
+        prompt_tokens=request.num_prompt_tokens,
+        output_tokens=request.num_output_tokens,
+        cached_tokens=request.num_cached_tokens,
+        **_run_times(generation, request.ttft_s),
+        ttft_ms=_ms(request.ttft_s),
         itl_ms=_ms(generation.token_s),
-        e2e_ms=_ms(now - timings.arrived_at),
+        e2e_ms=_ms(request.e2e_s),
         resumed=generation.is_resumed,
     )
 
@@ -92,14 +92,6 @@ def _run_times(generation: Generation, ttft_s: float | None) -> dict[str, object
         "workers": list(workers),
         "hand_overs": sum(stream.num_hand_overs for stream in generation.streams),
     }
-
-
-def finish_of(generation: Generation) -> str:
-    """The reasons of all choices, each once; or why the answer was cut."""
-    if generation.interrupt is not None and not generation.is_finished:
-        return generation.interrupt.value
-    reasons = {stream.finish.reason.value for stream in generation.streams if stream.finish}
-    return ",".join(sorted(reasons)) or "open"
 
 
 def _ms(seconds: float | None) -> float | None:

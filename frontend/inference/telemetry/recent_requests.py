@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from frontend.inference.telemetry.access_log import finish_of
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
 from frontend.text.usage import usage_of
@@ -68,10 +67,9 @@ class RecentRequests:
         self._router = router
         self._finished: deque[RecentRequest] = deque(maxlen=_MAX_FINISHED)
 
-    def note_finished(self, generation: Generation, status: int) -> None:
+    def note_finished(self, request: RecentRequest) -> None:
         """Its client has its answer, or is gone."""
-        if not generation.looks_on:
-            self._finished.append(RecentRequest.of(generation, status))
+        self._finished.append(request)
 
     def seen(self) -> Sequence[RecentRequest]:
         """Oldest first; of one that was read twice, what its last reader got."""
@@ -80,3 +78,11 @@ class RecentRequests:
         found = [*self._finished, *(RecentRequest.of(each, None) for each in running)]
         by_id = {request.group_id: request for request in found}
         return sorted(by_id.values(), key=lambda request: request.arrived_at)
+
+
+def finish_of(generation: Generation) -> str:
+    """The reasons of all choices, each once; or why the answer was cut."""
+    if generation.interrupt is not None and not generation.is_finished:
+        return generation.interrupt.value
+    reasons = {stream.finish.reason.value for stream in generation.streams if stream.finish}
+    return ",".join(sorted(reasons)) or "open"

@@ -35,7 +35,7 @@ def completion_body(**fields: Any) -> dict[str, Any]:
 
 
 def requests_of(job: Job, caller: Caller | None = None) -> list[GenerateRequest]:
-    return job.requests(
+    made = job.requests(
         RID,
         caller or Caller(),
         created=int(time.time()),
@@ -44,6 +44,7 @@ def requests_of(job: Job, caller: Caller | None = None) -> list[GenerateRequest]
         max_logprob_bytes=100_000,
         cache_salt=job.sampling.cache_salt,
     )
+    return [each.request for each in made]
 
 
 async def chat(**fields: Any) -> GenerateRequest:

@@ -260,7 +260,7 @@ async def requests_of(body: dict[str, Any], **card: Any) -> list[GenerateRequest
         PooledInputs(directory, PromptEncoder(), AllRequests(directory).chat)
     )
     job = await requests.job({"model": "tiny", **body}, Caller())
-    return job.requests(
+    made = job.requests(
         "0" * 32,
         Caller(),
         created=1,
@@ -269,6 +269,7 @@ async def requests_of(body: dict[str, Any], **card: Any) -> list[GenerateRequest
         max_logprob_bytes=0,
         cache_salt=job.sampling.cache_salt,
     )
+    return [each.request for each in made]
 
 
 async def test_what_the_body_says_goes_before_the_models_way() -> None:

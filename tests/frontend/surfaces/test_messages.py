@@ -336,7 +336,7 @@ def test_blocks_become_messages_of_a_chat() -> None:
 
 async def request_of(**fields: Any) -> GenerateRequest:
     job = await make_requests().job({**BODY, **fields}, Caller())
-    [request] = job.requests(
+    [(request, _)] = job.requests(
         "0" * 32,
         Caller(),
         created=0,

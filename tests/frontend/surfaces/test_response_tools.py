@@ -68,7 +68,7 @@ async def request_of(**fields: Any) -> tuple[GenerateRequest, StoredResponse]:
         styles=AnswerStyles("hermes", "think"),
     )
     job = await requests.job({**BODY, **fields}, Caller())
-    [request] = job.requests(
+    [(request, _)] = job.requests(
         RID,
         Caller(),
         created=0,

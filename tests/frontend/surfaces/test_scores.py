@@ -201,7 +201,7 @@ async def requests_of(
     directory = fields.pop("directory", None) or make_directory("tiny", score=card, **fields)
     kind = RerankRequests if "query" in body or "documents" in body else ScoreRequests
     job = await kind(directory, PromptEncoder()).job({"model": "tiny", **body}, Caller())
-    return job.requests(
+    made = job.requests(
         "0" * 32,
         Caller(),
         created=1,
@@ -210,6 +210,7 @@ async def requests_of(
         max_logprob_bytes=0,
         cache_salt=job.sampling.cache_salt,
     )
+    return [each.request for each in made]
 
 
 async def prompts_of(body: dict[str, Any], **fields: Any) -> list[list[int]]:

@@ -288,7 +288,7 @@ async def request_of(template: str = CHATML_TOOLS, **fields: Any) -> GenerateReq
     """The request that a body becomes."""
     requests = AllRequests(make_directory(chat_template=template, max_context_len=4096))
     job = await requests.chat.job({**BODY, **fields}, Caller())
-    [request] = job.requests(
+    [(request, _)] = job.requests(
         "0" * 32,
         Caller(),
         created=0,

@@ -886,6 +886,7 @@ async def test_an_overfull_log_pauses_the_engine_until_it_has_room(stage: Stage)
         run = await worker.engine.next_run()
         await eventually(lambda: bool(worker.held) and worker.held[0].epoch > 0)
         worker.engine.emit(run.run_id, ids("a") * 101)
+        await asyncio.sleep(0)
         assert worker.engine.is_paused
         assert worker.runner.parts.capacity.num_credits() == 0
         # A paused engine tells nothing: the log itself must say when there is room.
