@@ -32,10 +32,13 @@ REGISTRIES = frozenset(
         "frontend.parsers.tool_parsers",
         "frontend.surfaces.event_feed",
         "jetflock.chat.__main__",
+        "jetflock.doctor.__main__",
         "worker.engine.cuda.attention.attention_choice",
         "worker.engine.cuda.attention.attention_kernels",
+        "worker.engine.cuda.gpu_loading",
         "worker.engine.formats.weight_loading",
         "worker.engine.loading.draft_loading",
+        "worker.engine.loading.engine_loader",
         "worker.engine.models.recurrent.recurrent_mixer",
         "worker.engine.sampling.row_params",
         "worker.engine.speculation.drafters",
@@ -43,6 +46,7 @@ REGISTRIES = frozenset(
     }
 )
 COMMANDS = "jetflock.commands."  # which are found by their names
+KERNELS = "worker.engine.cuda.kernels."  # a file each
 MAX_PARAMETERS = 8
 GENERATED_PAGES = ("api.md", "all-metrics.md", "peer-flags.md", "structures.md")
 Graph = Mapping[str, set[str]]
@@ -161,6 +165,7 @@ def lone_files(files: Mapping[str, Source], graph: Graph) -> Mapping[str, list[s
         and not files[name].is_program
         and not REGISTRIES.intersection([name, *found])
         and not any(name in files[importer].registered() for importer in found)
+        and not name.startswith(KERNELS)
         and not (not found and (name.startswith(COMMANDS) or name in hooks))
     }
 
