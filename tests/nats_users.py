@@ -9,6 +9,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
+from deploy.nats.__main__ import accounts_config, users_config, write_users
 from deploy.nats.permissions import (
     Permissions,
     on_prefixes,
@@ -16,7 +17,6 @@ from deploy.nats.permissions import (
     to_other_accounts,
     with_clients,
 )
-from deploy.nats.users import accounts_config, users_config, write_users
 from shared.subjects import Subjects
 from tests.nats_server import NatsServer
 

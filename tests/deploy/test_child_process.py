@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from deploy.local import die_with_parent
-from deploy.local.child_process import ChildProcess
+from deploy.local.kept_process import ChildProcess
 from tests.deploy.local_stack import any_alive, wait_until
 
 pytestmark = pytest.mark.e2e

@@ -17,10 +17,9 @@ import msgspec
 import pytest
 
 from deploy.local import preflight
-from deploy.local.child_process import ChildProcess
 from deploy.local.data_folder import DataFolder, default_data_dir
 from deploy.local.gpu_share import gpu_share
-from deploy.local.kept_process import Backoff, StartGate
+from deploy.local.kept_process import Backoff, ChildProcess, StartGate
 from deploy.local.nats_child import is_worth_showing
 from deploy.local.ports import check_port, free_port
 from deploy.local.progress import StartupProgress, amount_done, time_left_s
