@@ -26,7 +26,6 @@ from shared.telemetry.loop_watch import LoopWatch
 from shared.telemetry.tracing import NO_TRACER, Tracer
 from worker.admin.control_service import ControlService
 from worker.admin.worker_control import Control, WeightUpdate
-from worker.announcer import Announcer
 from worker.config import WorkerConfig
 from worker.engine_child.engine_host import EngineFactory, EngineHost
 from worker.engine_link.engine_messages import AdapterLoaded, StepOutput
@@ -35,7 +34,7 @@ from worker.requests.request_runner import RequestRunner
 from worker.settlement.leftover_sweeper import LeftoverSweeper
 from worker.telemetry import EngineCounters, WorkerMetrics
 from worker.weights.adapters import Adapters
-from worker.weights.worker_model import WorkerModel
+from worker.weights.worker_model import Announcer, WorkerModel
 
 _REPORT_INTERVAL_S = 1.0
 
