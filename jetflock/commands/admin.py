@@ -11,7 +11,6 @@ import msgspec
 from cyclopts import Parameter
 
 from jetflock.admin_plane.admin_config import AdminConfig
-from jetflock.admin_plane.level_order import LevelOrder, level_facts
 from jetflock.command_line.output import print_json, print_table
 from jetflock.running.existing_cluster import existing_cluster
 from jetflock.running.running_service import ServiceConfig
@@ -35,6 +34,7 @@ from shared.cli.program import Program
 from shared.cluster import Cluster
 from shared.config import FLAT, ClusterConfig
 from shared.errors import BrokerError, ConfigError, JetflockError
+from shared.liveness.living_levels import LevelOrder, level_facts
 from shared.snapshot.cluster_reader import ClusterReader
 
 _NAME = "jetflock admin"

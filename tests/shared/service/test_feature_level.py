@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from jetflock.admin_plane.level_order import LevelOrder
 from shared.admin.dead_requests import DeadRequests, NotKept, StoredDead
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import CasConflict, ConfigError, OutdatedBuild, WrittenByNewer
+from shared.liveness.living_levels import LevelOrder
 from shared.protocol.codec import encode, unpack_map
 from shared.protocol.dead import DeadRequest
 from shared.protocol.finish import FinishReason
