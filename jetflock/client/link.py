@@ -119,7 +119,7 @@ class Link:
             )
         except (nats.errors.Error, OSError) as exc:
             raise ClientError(
-                f"cannot connect to NATS at {servers}: {exc or type(exc).__name__}"
+                f"cannot connect to NATS at {servers}: {str(exc) or type(exc).__name__}"
             ) from exc
         nc.options["max_reconnect_attempts"] = -1
         await nc.subscribe(f"{link._prefix}.*", cb=link._on_message)

@@ -32,7 +32,7 @@ MIN_MAX_PAYLOAD = 1 << 20  # of the server: frames, pieces and queued prompts ar
 
 _RETRY_S = 0.2
 # Nobody listens yet, or nobody answers; a refusal would only be repeated.
-_WORTH_RETRYING = (ConnectionError, nats.errors.TimeoutError, nats.errors.NoServersError)
+_WORTH_RETRYING = (ConnectionError, TimeoutError, nats.errors.NoServersError)
 
 _ROUND_TRIP_EVERY_S = 10.0
 _ROUND_TRIP_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
@@ -106,8 +106,9 @@ async def connect(
             )
         except (nats.errors.Error, OSError, ssl.SSLError, ValueError) as exc:
             if time.monotonic() > deadline or not isinstance(exc, _WORTH_RETRYING):
+                reason = str(exc) or type(exc).__name__
                 raise ConfigError(
-                    f"cannot connect to NATS at {config.nats_url}: {exc or type(exc).__name__}; "
+                    f"cannot connect to NATS at {config.nats_url}: {reason}; "
                     "check --nats-url and the credentials"
                 ) from exc
             await asyncio.sleep(_RETRY_S)

@@ -111,6 +111,19 @@ async def test_no_server_at_all_says_what_to_check() -> None:
         await assert_opens(config)
 
 
+async def test_a_server_that_is_silent_is_waited_for(server: Any) -> None:
+    """The library gives up a connection on which nothing comes after two seconds."""
+    silent = server("")
+    silent.pause()
+    config = ClusterConfig(nats_url=silent.url, nats_connect_timeout_s=0.1)
+    with pytest.raises(ConfigError, match=r"cannot connect to NATS at .*: TimeoutError; check"):
+        async with open_connection(config, "test"):
+            pass
+    asyncio.get_running_loop().call_later(2.5, silent.resume)
+    async with open_cluster(ClusterConfig(nats_url=silent.url), "test"):
+        pass
+
+
 async def test_a_server_that_takes_only_small_messages_is_refused(tmp_path: Path) -> None:
     server = NatsServer(tmp_path, config="max_payload: 65536")
     server.start()
