@@ -2,6 +2,7 @@
 
     python -m bench.speculate FOLDER
     python -m bench.speculate FOLDER --workload talk --draft-model DRAFT --temperature 0.7
+    python -m bench.speculate FOLDER --workload talk --mtp COPY    # of the demo model, with a head
 
 Engines without it and with each way of guessing take turns in one process, on the same prompts.
 Prints decoding speeds, their ratio (median, and the least and largest of the rounds), the share of
@@ -81,6 +82,7 @@ class Guessing(NamedTuple):
 
     speculate: SpeculateName = "off"
     draft_model: str | None = None
+    model_path: Path | None = None  # None: the workload's; else a copy of it with an MTP head
 
 
 class BenchEngine:
@@ -90,7 +92,7 @@ class BenchEngine:
         self, model_path: Path, way: Guessing, temperature: float, clock: Callable[[], float]
     ) -> None:
         config = EngineConfig(
-            model_path=str(model_path),
+            model_path=str(way.model_path or model_path),
             speculate=way.speculate,
             draft_model=way.draft_model,
             num_kv_tokens=8192,
@@ -246,6 +248,7 @@ def main(
     num_rounds: int = 4,
     workload: Literal["all", "copy", "chat", "talk"] = "all",
     draft_model: str | None = None,
+    mtp: Path | None = None,
     temperature: float = 0.0,
     clock: Clock = "wall",
 ) -> None:
@@ -255,8 +258,12 @@ def main(
         "  tokens a step"
     )
     ways = {"off": Guessing(), "ngram": Guessing("ngram"), "suffix": Guessing("suffix")}
+    if draft_model is not None or mtp is not None:
+        ways = {"off": Guessing()}
     if draft_model is not None:
-        ways = {"off": Guessing(), "draft": Guessing(draft_model=draft_model)}
+        ways["draft"] = Guessing(draft_model=draft_model)
+    if mtp is not None:
+        ways["mtp"] = Guessing("mtp", model_path=mtp)
     if workload in ("all", "copy"):
         ensure_copying_checkpoint(folder)
     for each in WORKLOADS:

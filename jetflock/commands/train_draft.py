@@ -15,7 +15,8 @@ from shared.cli.program import Program
 from worker.engine_link.train_config import DraftKind, TrainConfig
 
 _SUMMARY = """\
-Train a draft model for MODEL, which `jetflock serve MODEL --draft-model OUT` takes.
+Train a draft model for MODEL, which `jetflock serve MODEL --draft-model OUT` takes; or an MTP
+head, in a copy of MODEL, for `jetflock serve OUT --speculate mtp`.
 
 MODEL answers the prompts, and a few of its layers learn to say what all of them say. The prompts
 should be as those of its users are: what it guesses well is what it has seen."""
@@ -31,7 +32,7 @@ def main(
     out: Annotated[Path, cyclopts.Parameter(help="Folder for the draft model.")],
     kind: Annotated[
         DraftKind,
-        cyclopts.Parameter(help="A small model, or an EAGLE-3 head, which reads MODEL's streams."),
+        cyclopts.Parameter(help="A small model; or a head, which reads MODEL's streams."),
     ] = "model",
     num_layers: Annotated[int, cyclopts.Parameter(help="Of the draft model.")] = 1,
     max_prompts: Annotated[int, cyclopts.Parameter(help="Of the file, the first ones.")] = 4096,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-DraftKind = Literal["model", "eagle3"]
+DraftKind = Literal["model", "eagle3", "mtp"]
 
 
 class TrainConfig(msgspec.Struct, frozen=True):

@@ -99,7 +99,9 @@ class MtpHead:
         given: torch.Tensor,
         attention: AttentionBackend,
     ) -> torch.Tensor:
-        """As a `Head`."""
+        """As a `Head`. Of tokens that are not asked for it computes keys and values alone: what it
+        reads of a prompt costs no MLP, which may be a mixture of experts.
+        """
         self._ops.begin(batch.rope_positions)
         parts = [self._embedding_norm.of(embeddings.to(given.dtype)), self._hidden_norm.of(given)]
         residual = self._join(torch.cat(parts[::-1] if self._is_hidden_first else parts, dim=-1))

@@ -14,6 +14,7 @@ from shared.errors import ConfigError
 from worker.engine.training.answers import Sample, answered, read_prompts
 from worker.engine.training.eagle_student import EagleStudent
 from worker.engine.training.layers_student import LayersStudent
+from worker.engine.training.mtp_student import MtpStudent
 from worker.engine.training.student import Batch, Student, Teacher
 from worker.engine_link.train_config import TrainConfig
 
@@ -41,13 +42,13 @@ def make_draft(config: TrainConfig, report: Callable[[str], None]) -> None:
     student = _make_student(config, samples[num_held_out:])
     train(student, config, samples[num_held_out:], report)
     loss, share = evaluate(student, samples[:num_held_out])
-    student.save(out)
+    told = student.save(out)
     num_parameters = sum(each.numel() for each in student.module.parameters())
     report(
         f"{num_parameters / 1e6:.2f} million parameters in {out}, after "
         f"{time.monotonic() - started_s:.0f} s; of {num_held_out} answers that it has not seen, it "
         f"finds {share:.1%} of the likeliest tokens (loss {loss:.3f}): "
-        f"jetflock serve {model_path} --draft-model {out}"
+        f"jetflock serve {told}"
     )
 
 
@@ -93,6 +94,8 @@ def _make_student(config: TrainConfig, samples: Sequence[Sample]) -> Student:
         return LayersStudent(teacher, config.num_layers)
     if config.num_layers != 1:
         raise ConfigError(f"num_layers={config.num_layers} is not possible: a head has one")
+    if config.kind == "mtp":
+        return MtpStudent(teacher)
     return EagleStudent(teacher, [sample.token_ids for sample in samples])
 
 

@@ -15,12 +15,18 @@ from torch.nn import functional
 
 from shared.errors import ConfigError
 from worker.engine.models.eagle_head import EAGLE_ARCHITECTURE, NUM_STREAMS, STREAM_LAYERS
-from worker.engine.models.rotary import rotate
+from worker.engine.training.linked_layer import (
+    NUM_LINKS,
+    Kept,
+    LinkedLayer,
+    chain_loss,
+    layer_shape,
+    new_linear,
+    share_of,
+)
 from worker.engine.training.student import Batch, Teacher
 
 COVERED_SHARE = 0.998  # of the text that it learns from: the tokens that it may guess
-NUM_LINKS = 4  # guesses behind each other, of which it learns
-LINK_WEIGHT = 0.8  # of a guess, beside the one before it
 
 
 class EagleStudent:
@@ -49,24 +55,12 @@ class EagleStudent:
             embeddings = functional.embedding(batch.input_ids, self._embeddings)
             wanted = told.logits[..., self._token_ids].log_softmax(-1)
             likeliest = told.logits.argmax(-1)
-        losses, share = torch.zeros(()), 0.0
-        for link, found in enumerate(self.module(embeddings, streams, NUM_LINKS)):
-            counts = batch.counts[:, 1 + link :]  # of a pair's token, and behind guesses
-            if not counts.any():
-                break
-            loss = functional.kl_div(
-                found[counts].log_softmax(-1),
-                wanted[:, 1 + link :][counts],
-                log_target=True,
-                reduction="batchmean",
-            )
-            losses = losses + LINK_WEIGHT**link * loss
-            if link == 0:
-                chosen = self._token_ids[found[counts].argmax(-1)]
-                share = float((chosen == likeliest[:, 1:][counts]).float().mean())
-        return losses, share
+        found = self.module(embeddings, streams, NUM_LINKS)
+        chosen = self._token_ids[found[0].argmax(-1)]
+        is_right = (chosen == likeliest[:, 1:])[batch.counts[:, 1:]]
+        return chain_loss(found, wanted, batch.counts), share_of(is_right)
 
-    def save(self, out: Path) -> None:
+    def save(self, out: Path) -> str:
         from safetensors.torch import save_file
 
         config, dtype = self._teacher.config, self._teacher.dtype
@@ -89,6 +83,18 @@ class EagleStudent:
             "eagle_config": {STREAM_LAYERS: [each - 1 for each in self._layers]},
         }
         (out / "config.json").write_text(json.dumps(values, indent=2) + "\n")
+        return f"{self._teacher.path} --draft-model {out}"
+
+
+class _Layer(LinkedLayer):
+    def __init__(self, shape: dict[str, Any]) -> None:
+        super().__init__(shape, 2 * shape["hidden_size"])
+        self.hidden_norm = nn.RMSNorm(shape["hidden_size"], shape["rms_norm_eps"])
+
+    def forward(self, embeddings: torch.Tensor, given: torch.Tensor, kept: Kept) -> torch.Tensor:
+        """[num_samples, len, hidden_size] each -> the same."""
+        x = torch.cat([self.input_layernorm(embeddings), self.hidden_norm(given)], dim=-1)
+        return self.run(x, given, kept)
 
 
 class _Head(nn.Module):
@@ -96,22 +102,11 @@ class _Head(nn.Module):
 
     def __init__(self, config: Any, num_outputs: int) -> None:
         super().__init__()
-        size, num_heads = config.hidden_size, config.num_attention_heads
-        rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-        self.shape = {
-            "hidden_size": size,
-            "intermediate_size": config.intermediate_size,
-            "num_hidden_layers": 1,
-            "num_attention_heads": num_heads,
-            "num_key_value_heads": getattr(config, "num_key_value_heads", None) or num_heads,
-            "head_dim": getattr(config, "head_dim", None) or size // num_heads,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": rope.get("rope_theta", 10000.0),
-        }
-        self.fc = _linear(NUM_STREAMS * size, size)
+        size, self.shape = config.hidden_size, layer_shape(config, 1e-6)
+        self.fc = new_linear(NUM_STREAMS * size, size)
         self.midlayer = _Layer(self.shape)
         self.norm = nn.RMSNorm(size, 1e-6)
-        self.lm_head = _linear(size, num_outputs)
+        self.lm_head = new_linear(size, num_outputs)
 
     def forward(
         self, embeddings: torch.Tensor, streams: torch.Tensor, num_links: int
@@ -120,94 +115,12 @@ class _Head(nn.Module):
         1 - link, num_outputs] of each link: at t, of the token at t + 2 + link.
         """
         given, found = self.fc(streams), list[torch.Tensor]()
-        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        kept: Kept = []
         for link in range(min(num_links, embeddings.shape[1] - 1)):
             behind = embeddings[:, 1 + link :]
             given = self.midlayer(behind, given[:, : behind.shape[1]], kept)
             found.append(self.lm_head(self.norm(given)))
         return found
-
-
-class _Layer(nn.Module):
-    def __init__(self, shape: dict[str, Any]) -> None:
-        super().__init__()
-        size, inner_size = shape["hidden_size"], shape["intermediate_size"]
-        self.head_dim, self.theta = shape["head_dim"], shape["rope_theta"]
-        attention_size = shape["num_attention_heads"] * self.head_dim
-        kv_size = shape["num_key_value_heads"] * self.head_dim
-        self.input_layernorm = nn.RMSNorm(size, 1e-6)
-        self.hidden_norm = nn.RMSNorm(size, 1e-6)
-        self.post_attention_layernorm = nn.RMSNorm(size, 1e-6)
-        self.self_attn = nn.ModuleDict(
-            {
-                "q_proj": _linear(2 * size, attention_size),
-                "k_proj": _linear(2 * size, kv_size),
-                "v_proj": _linear(2 * size, kv_size),
-                "o_proj": _linear(attention_size, size),
-            }
-        )
-        self.mlp = nn.ModuleDict(
-            {
-                "gate_proj": _linear(size, inner_size),
-                "up_proj": _linear(size, inner_size),
-                "down_proj": _linear(inner_size, size),
-            }
-        )
-
-    def forward(
-        self,
-        embeddings: torch.Tensor,
-        given: torch.Tensor,
-        kept: list[tuple[torch.Tensor, torch.Tensor]],
-    ) -> torch.Tensor:
-        """[num_samples, len, hidden_size] each -> the same. `kept`: keys and values of the links
-        before this one, to which its own are added.
-        """
-        x = torch.cat([self.input_layernorm(embeddings), self.hidden_norm(given)], dim=-1)
-        given = given + self.self_attn["o_proj"](self._attend(x, kept))
-        x = self.post_attention_layernorm(given)
-        gated = functional.silu(self.mlp["gate_proj"](x)) * self.mlp["up_proj"](x)
-        made: torch.Tensor = given + self.mlp["down_proj"](gated)
-        return made
-
-    def _attend(
-        self, x: torch.Tensor, kept: list[tuple[torch.Tensor, torch.Tensor]]
-    ) -> torch.Tensor:
-        """To what the streams were given to, up to a place; of later links to the place's own."""
-        size = x.shape[1]
-        queries, keys, values = (self._heads(x, f"{name}_proj") for name in "qkv")
-        cosines, sines = self._angles(len(kept), size)
-        queries, keys = rotate(queries, cosines, sines), rotate(keys, cosines, sines)
-        num_shared = queries.shape[2] // keys.shape[2]
-        kept.append((keys, values))
-        keys, values = (
-            torch.stack([each[:, :size].repeat_interleave(num_shared, 2) for each in parts], 1)
-            for parts in zip(*kept, strict=True)
-        )  # [num_samples, num_links, size, num_heads, head_dim]
-        first = torch.einsum("bqhd,bkhd->bhqk", queries, keys[:, 0])
-        is_later = torch.ones(size, size, dtype=torch.bool).triu(1)
-        first = first.masked_fill(is_later, -torch.inf)
-        own = torch.einsum("bqhd,blqhd->bhql", queries, keys[:, 1:])
-        weights = (torch.cat([first, own], dim=-1) * self.head_dim**-0.5).softmax(-1)
-        attended = torch.einsum("bhqk,bkhd->bqhd", weights[..., :size], values[:, 0])
-        attended += torch.einsum("bhql,blqhd->bqhd", weights[..., size:], values[:, 1:])
-        return attended.flatten(2)
-
-    def _heads(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        heads: torch.Tensor = self.self_attn[name](x).unflatten(-1, (-1, self.head_dim))
-        return heads
-
-    def _angles(self, start: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of positions from `start`: [size, 1, head_dim / 2] cosines and sines."""
-        frequencies = self.theta ** (-torch.arange(0, self.head_dim, 2) / self.head_dim)
-        angles = torch.arange(start, start + size)[:, None, None] * frequencies
-        return angles.cos(), angles.sin()
-
-
-def _linear(in_features: int, out_features: int) -> nn.Linear:
-    linear = nn.Linear(in_features, out_features, bias=False)
-    nn.init.normal_(linear.weight, std=0.5 * in_features**-0.5)
-    return linear
 
 
 def _stream_layers(num_layers: int) -> tuple[int, ...]:

@@ -36,9 +36,10 @@ class LayersStudent:
         share = (found.argmax(-1) == wanted.argmax(-1)).float().mean()
         return loss, float(share)
 
-    def save(self, out: Path) -> None:
+    def save(self, out: Path) -> str:
         self.module.to(self._teacher.dtype).save_pretrained(out)
         self._teacher.copy_tokenizer(out)
+        return f"{self._teacher.path} --draft-model {out}"
 
 
 def _shortened(config: Any, num_layers: int) -> Any:

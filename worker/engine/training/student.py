@@ -55,6 +55,6 @@ class Student(Protocol):
         """
         ...
 
-    def save(self, out: Path) -> None:
-        """Writes a checkpoint, in the teacher's dtype."""
+    def save(self, out: Path) -> str:
+        """Writes a checkpoint, in the teacher's dtype; what `jetflock serve` is to be told then."""
         ...

@@ -39,7 +39,7 @@ def train_config(model: Path, folder: Path, **values: object) -> TrainConfig:
     return TrainConfig(**(defaults | values))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["model", "eagle3"])
+@pytest.mark.parametrize("kind", ["model", "eagle3", "mtp"])
 def test_it_learns_what_the_model_says(model: Path, tmp_path: Path, kind: DraftKind) -> None:
     told: list[str] = []
     losses = []
@@ -50,8 +50,12 @@ def test_it_learns_what_the_model_says(model: Path, tmp_path: Path, kind: DraftK
         make_draft(config, told.append)
         losses.append(float(told[-1].partition("(loss ")[2].partition(")")[0]))
     assert losses[1] < 0.9 * losses[0]
-    assert told[-1].endswith(f"jetflock serve {model} --draft-model {out}")
-    rig = Rig(model, draft_model=str(out))
+    if kind == "mtp":
+        assert told[-1].endswith(f"jetflock serve {out} --speculate mtp")
+        rig = Rig(out, speculate="mtp")
+    else:
+        assert told[-1].endswith(f"jetflock serve {model} --draft-model {out}")
+        rig = Rig(model, draft_model=str(out))
     fix_length(rig)
     adds = [make_add(n, encode(word), max_tokens=24) for n, word in enumerate(WORDS)]
     assert rig.run(*adds) == Rig(model).run(*adds)
