@@ -294,6 +294,26 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
         "nanochat",
         {"attention_bias": True, "final_logit_softcapping": None, "hidden_act": "gelu"},
     ),
+    "falcon": ("falcon", {"ffn_hidden_size": 72}),
+    "falcon 40b": (
+        "falcon",
+        {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "falcon 11b": (
+        "falcon",
+        {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "num_ln_in_parallel_attn": 1,
+            "bias": True,
+            "rope_theta": 500.0,
+        },
+    ),
+    "gptj": ("gptj", {"rotary_dim": 4, "n_inner": 72}),
     "gpt2": ("gpt2", {}),
     "gpt2 by layer": (
         "gpt2",

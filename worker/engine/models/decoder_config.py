@@ -102,7 +102,8 @@ class DecoderConfig(ModelConfig):
     # Modules of queries, keys and values: three, or one; a fourth one has gates of attention, which
     # else lie behind their queries.
     stored_qkv: tuple[str, ...] = QKV_PARTS
-    is_qkv_by_head: bool = False  # of one: each head has its query, key and value together
+    # Of one: each head of keys and values has its queries before it.
+    is_qkv_by_head: bool = False
     is_stored_transposed: bool = False  # matrices of layers: [in_features, out_features]
     mlp: MlpConfig = LLAMA_MLP
     embedding_scale: float = 1.0  # what an embedding is multiplied with

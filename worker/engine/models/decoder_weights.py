@@ -349,7 +349,9 @@ def stored_heads(config: DecoderConfig, layer: AttentionLayer) -> torch.Tensor:
     """Where the heads of queries, keys, values and gates are."""
     num_heads, num_kept = layer.num_heads, 2 * layer.num_kv_heads
     if config.is_qkv_by_head:
-        return torch.arange(3 * num_heads).view(-1, 3).T.flatten()
+        by_group = torch.arange(num_heads + num_kept).view(layer.num_kv_heads, -1)
+        queries, keys, values = by_group[:, :-2], by_group[:, -2], by_group[:, -1]
+        return torch.cat([queries.flatten(), keys, values])
     if config.has_gates_behind_queries:
         queries = 2 * torch.arange(num_heads)
         return torch.cat([queries, 2 * num_heads + torch.arange(num_kept), queries + 1])

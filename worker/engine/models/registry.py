@@ -40,6 +40,7 @@ from worker.engine.models.families.deepseek_sparse import deepseek_v32_config, g
 from worker.engine.models.families.ernie import ernie_config
 from worker.engine.models.families.ernie_moe import ernie_moe_config
 from worker.engine.models.families.exaone4 import exaone4_config, exaone_moe_config
+from worker.engine.models.families.falcon import falcon_config
 from worker.engine.models.families.falcon_h1 import falcon_h1_config
 from worker.engine.models.families.gemma import gemma_config
 from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config, vaultgemma_config
@@ -49,6 +50,7 @@ from worker.engine.models.families.glm4_moe import dots1_config, glm4_moe_config
 from worker.engine.models.families.gpt2 import gpt2_config, gpt_bigcode_config
 from worker.engine.models.families.gpt_neox import gpt_neox_config, persimmon_config
 from worker.engine.models.families.gpt_oss import gpt_oss_config
+from worker.engine.models.families.gptj import gptj_config
 from worker.engine.models.families.granite import (
     granite_config,
     granite_swa_config,
@@ -144,8 +146,10 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "Cohere2ForCausalLM": cohere2_config,
     "CohereForCausalLM": cohere_config,
     "Exaone4ForCausalLM": exaone4_config,
+    "FalconForCausalLM": falcon_config,
     "GPT2LMHeadModel": gpt2_config,
     "GPTBigCodeForCausalLM": gpt_bigcode_config,
+    "GPTJForCausalLM": gptj_config,
     "GPTNeoXForCausalLM": gpt_neox_config,
     "Gemma2ForCausalLM": gemma2_config,
     "Gemma3ForCausalLM": gemma3_config,

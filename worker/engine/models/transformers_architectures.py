@@ -31,8 +31,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     LATENT: (*("AXK1ForCausalLM", "LongcatFlashForCausalLM", "Mistral4ForCausalLM"),),
     OWN_ATTENTION: (
         *("BloomForCausalLM", "BltForCausalLM", "CodeGenForCausalLM"),
-        *("CpmAntForCausalLM", "DbrxForCausalLM", "DogeForCausalLM", "FalconForCausalLM"),
-        *("GPTJForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM"),
+        *("CpmAntForCausalLM", "DbrxForCausalLM", "DogeForCausalLM"),
+        *("GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM"),
         *("JetMoeForCausalLM", "MptForCausalLM"),
         *("OpenAIGPTLMHeadModel", "XGLMForCausalLM"),
     ),

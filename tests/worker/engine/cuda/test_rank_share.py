@@ -152,6 +152,7 @@ def assert_divided(path: Path, num_ranks: int, adapter: LoraWeights | None = Non
 BY_DAY = {
     "llama biases", "phi3", "gemma4", "gemma4 keys as values", "olmo2", "stablelm parallel",
     "gpt_neox", "gpt2 by layer", "gpt_bigcode", "granite swa", "cohere norms", "persimmon",
+    "falcon 40b",
 }  # fmt: skip
 
 

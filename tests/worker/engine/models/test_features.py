@@ -63,6 +63,7 @@ from worker.engine.models.layer_config import (
     LLAMA_PLACES,
     HeadNormConfig,
     MlpConfig,
+    NormPlaces,
     SharedBlocksConfig,
 )
 from worker.engine.models.model_config import ConfigFile
@@ -104,6 +105,9 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "apertus": [{"rope_parameters": LLAMA3_ROPE | {"factor": 1.0}}],
     "arcee": [{"hidden_act": "gelu"}],
     "biogpt": [{"scale_embedding": False}, {"hidden_act": "relu"}],
+    "falcon": [{"activation": "relu"}],
+    "falcon 11b": [{"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}],
+    "gptj": [{"rotary_dim": 8}, {"activation_function": "relu"}],
     "gpt2 by layer": [
         {"scale_attn_by_inverse_layer_idx": False},
         {"scale_attn_weights": True},
@@ -507,7 +511,13 @@ def without_part(part: dict[str, Any]) -> Callable[..., DecoderConfig]:
         ("gpt2", {"position_offset": None}),
         ("granite swa", {"has_sinks": False}),
         ("hyperclovax", {"norm_places": LLAMA_PLACES}),
+        ("falcon 40b", {"is_qkv_by_head": False}),
+        (
+            "falcon 40b",
+            {"norm_places": NormPlaces(before_attention="ln_attn", before_mlp=None)},
+        ),
         ("gpt_neox", {"is_qkv_by_head": False}),
+        ("gptj", {"has_head_bias": False}),
         ("nanochat", {"head_norm": None}),
         ("nanochat", {"norms_embeddings": False}),
         ("nanochat", {"layer_ropes": (RopeConfig("default", 1e4),) * 2}),

@@ -57,8 +57,8 @@ def test_the_documents_list_what_the_tests_prove() -> None:
     ("model_type", "architecture", "values", "sentence"),
     [
         ("rwkv", "RwkvForCausalLM", {}, "recurrent or convolutional layers"),
-        ("falcon", "FalconForCausalLM", {}, "computed in its own code"),
-        ("gptj", "GPTJForCausalLM", {}, "computed in its own code"),
+        ("falcon", "FalconForCausalLM", {"alibi": True}, "alibi=True is not supported"),
+        ("gptj", "GPTJForCausalLM", {"rotary_dim": 300}, "must be a share of a head"),
         ("mpt", "MptForCausalLM", {}, "computed in its own code"),
         ("musicgen", "MusicgenForCausalLM", {}, "reads or writes sound"),
         (

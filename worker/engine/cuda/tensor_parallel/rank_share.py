@@ -40,6 +40,7 @@ def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
         num
         for num in range(1, max(heads for heads, _ in layers) + 1)
         if all(heads % num == 0 and _shares_kv_heads(kv_heads, num) for heads, kv_heads in layers)
+        and not (config.is_qkv_by_head and any(kv_heads % num for _, kv_heads in layers))
         and all(size % num == 0 for size in (config.intermediate_size, *config.mlp_sizes))
     ]
     if num_ranks not in possible:
@@ -150,7 +151,7 @@ class RankShare:
             if len(config.stored_qkv) > 1:
                 heads = [heads[config.stored_qkv.index(module)]]
             elif config.is_qkv_by_head:
-                heads = [queries.times(len(heads))]
+                heads = [kv_heads.times(layer.num_heads // layer.num_kv_heads + 2)]
             return joined(heads).times(layer.head_dim)
         if module in config.mlp.up:
             size = config.mlp_size_of(layer_id)

@@ -14,7 +14,7 @@ from worker.engine.models.families.gpt_neox import MASKS
 from worker.engine.models.layer_config import MlpConfig, NormConfig, NormPlaces, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
 
-_NAMES = {
+NAMES = {
     "hidden_size": "n_embd",
     "max_position_embeddings": "n_positions",
     "num_attention_heads": "n_head",
@@ -35,7 +35,7 @@ def gpt2_config(
     config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
 ) -> DecoderConfig:
     """Scores may shrink with the number of the layer. Raises ConfigError."""
-    model = _any_gpt2(config.renamed(_NAMES).with_heads_of_width(), architecture, eos_token_ids)
+    model = _any_gpt2(config.renamed(NAMES).with_heads_of_width(), architecture, eos_token_ids)
     if config.boolean("scale_attn_by_inverse_layer_idx", default=False):
         layers = [
             replace(layer, scale=layer.scale / number)
@@ -50,7 +50,7 @@ def gpt_bigcode_config(
 ) -> DecoderConfig:
     """All heads may share one of keys and values. Raises ConfigError."""
     is_shared = config.boolean("multi_query", default=True)
-    renamed = config.renamed(_NAMES).with_heads_of_width(num_kv_heads=1 if is_shared else None)
+    renamed = config.renamed(NAMES).with_heads_of_width(num_kv_heads=1 if is_shared else None)
     model = _any_gpt2(renamed, architecture, eos_token_ids)
     return replace(model, is_qkv_by_head=not is_shared)
 
