@@ -17,6 +17,7 @@ from worker.engine.device.gpu_memory import memory_for
 from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.expert_weights import ExpertMaker
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.loader import OnProgress, WeightReader
@@ -88,18 +89,21 @@ def _load_decoder(
     num_ranks = 1 if group is None else group.size
     divided = divide(model_config, num_ranks)
     ops: LayerOps = PlainGpuLayerOps(ropes, divided.attention_layers)
+    experts: ExpertMaker | None = None
     if config.attention_backend != "torch":
+        from worker.engine.cuda.layers.triton_experts import TritonExpertMaker
         from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps
 
         ops = TritonLayerOps(ropes, divided.attention_layers, linears)
+        experts = TritonExpertMaker(ops, is_fixed=config.deterministic)
     on_device = ReaderToDevice(reader, gpu.torch_device)
     if group is None:
-        return DecoderModel(divided, on_device, ops)
+        return DecoderModel(divided, on_device, ops, experts)
     # How gloo adds depends on how many values there are, as NCCL does.
     adds_in_order = config.deterministic or config.device == "cpu"
     ops = RankLayerOps(ops, group, adds_in_order=adds_in_order)
     share = RankShare(model_config, group.rank, group.size)
-    return DecoderModel(divided, on_device, ops, share=share.reader)
+    return DecoderModel(divided, on_device, ops, experts, share.reader)
 
 
 def _make_linears(

@@ -49,7 +49,6 @@ class GpuLoader:
         """Raises ConfigError."""
         recurrent_limits.check_on_gpu(setup.config)
         latent_limits.check_on_gpu(setup.config)
-        vision_limits.check_on_gpu(setup.config)
         made_limits.check_on_gpu(setup.config)
         determinism.check_on_gpu(self._site.config, setup.config)
         loaded = load_on_gpu(self._site, setup)

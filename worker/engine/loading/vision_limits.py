@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from shared.errors import ConfigError
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig
-
-
-def check_on_gpu(model: ModelConfig) -> None:
-    """Raises ConfigError for a text that nothing there computes."""
-    if isinstance(model, DecoderConfig) and model.experts:
-        raise ConfigError(
-            f"{model.architecture} is not possible on a GPU: its experts are computed by CPUs "
-            "alone; device=cpu serves it"
-        )
 
 
 def no_images_on_gpu(model: ModelConfig, *, tp: int) -> str:

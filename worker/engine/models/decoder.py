@@ -15,8 +15,12 @@ from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import AttentionWeights, DecoderWeights, LayerWeights
 from worker.engine.models.dense_mlp import DenseMlp
-from worker.engine.models.experts.coded_experts import CodedExperts
-from worker.engine.models.experts.expert_mlp import ExpertMlp, MlpBesideExperts
+from worker.engine.models.expert_weights import ExpertMaker
+from worker.engine.models.experts.expert_mlp import (
+    DenseExpertMaker,
+    ExpertMlp,
+    MlpBesideExperts,
+)
 from worker.engine.models.latent.indexer import Indexer
 from worker.engine.models.latent.latent_mixer import LatentMixer
 from worker.engine.models.layer_inputs import LayerEnd, LayerInputs
@@ -41,7 +45,7 @@ class DecoderModel:
         config: DecoderConfig,
         checkpoint: WeightReader,
         ops: LayerOps,
-        coded_experts: CodedExperts | None = None,  # None: experts are dense
+        experts: ExpertMaker | None = None,  # None: each matrix of each is a linear
         share: Callable[[WeightReader], WeightReader] | None = None,  # None: it has all of it
     ) -> None:
         weights = DecoderWeights(config, checkpoint, share=share)
@@ -61,7 +65,7 @@ class DecoderModel:
             for layer_id, (mixer, mlp) in enumerate(
                 zip(
                     make_mixers(config, weights, ops),
-                    make_mlps(config, weights, ops, coded_experts),
+                    make_mlps(config, weights, ops, experts),
                     strict=True,
                 )
             )
@@ -327,9 +331,10 @@ def make_mlps(
     config: DecoderConfig,
     weights: DecoderWeights,
     ops: LayerOps,
-    coded_experts: CodedExperts | None,
+    maker: ExpertMaker | None,
 ) -> Iterator[Mlp | None]:
     """By layer; None: it has a mixer alone."""
+    maker = maker or DenseExpertMaker(ops.linears)
     for layer_id, experts in enumerate(config.experts or (None,) * config.num_layers):
         mlp = config.mlp_of(layer_id)
         dense = None
@@ -340,10 +345,10 @@ def make_mlps(
         elif experts.is_beside_mlp:
             assert dense is not None, "it has one beside them"
             yield MlpBesideExperts(
-                experts, config.norm.eps, dense, weights.reader, layer_id, ops.linears
+                experts, config.norm.eps, dense, weights.reader, layer_id, ops.linears, maker
             )
         else:
-            yield ExpertMlp(experts, dense, weights.reader, layer_id, ops.linears, coded_experts)
+            yield ExpertMlp(experts, dense, weights.reader, layer_id, ops.linears, maker)
 
 
 def attention_layers(config: DecoderConfig, weights: DecoderWeights) -> Sequence[AttentionLayer]:

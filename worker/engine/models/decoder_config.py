@@ -255,7 +255,7 @@ class DecoderConfig(ModelConfig):
         has = {
             "a state beside keys and values": bool(self.recurrent),
             "its latent of keys and values": self.latent is not None,
-            "its mixture of experts": bool(self.experts),
+            "its experts beside the MLP": any(each and each.is_beside_mlp for each in self.experts),
             "its gate of attention": self.has_attention_gate,
             "its values, shorter than keys,": self.value_dim is not None,
             "its norm of all queries at once": is_of_all and self.norm.kind != "rms",
@@ -264,10 +264,9 @@ class DecoderConfig(ModelConfig):
 
     @property
     def beyond_llama(self) -> str | None:
-        """The first thing that Llama and Qwen 3 have not."""
+        """The first thing that Llama, Qwen 3, and their mixtures of experts have not."""
         head_norm = self.head_norm
         has = {
-            "its mixture of experts": bool(self.experts),
             "its sinks of attention": self.has_sinks,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
         }

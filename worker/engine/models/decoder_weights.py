@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 
@@ -32,6 +32,17 @@ class Projection(NamedTuple):
         """Of weights that were read without codes."""
         assert isinstance(self.weight, torch.Tensor)
         return self.weight, self.bias
+
+    def with_rows(self, rows: torch.Tensor) -> Self:
+        """Some of them, or in another order; [num_rows] int64 of the host."""
+        weight, bias = self
+        if isinstance(weight, torch.Tensor):
+            weight = weight[rows.to(weight.device)]
+        else:
+            weight = weight.with_rows(rows)
+        return self._replace(
+            weight=weight, bias=None if bias is None else bias[rows.to(bias.device)]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -338,11 +349,7 @@ def _ordered(config: DecoderConfig, layer: AttentionLayer, qkv: Projection) -> P
     by_head = heads + torch.arange(head_dim)
     if order is not None:
         by_head[:num_rotated] = heads[:num_rotated] + order
-    rows, (weight, bias) = by_head.flatten(), qkv
-    return Projection(
-        weight[rows] if isinstance(weight, torch.Tensor) else weight.with_rows(rows),
-        None if bias is None else bias[rows],
-    )
+    return qkv.with_rows(by_head.flatten())
 
 
 def stored_heads(config: DecoderConfig, layer: AttentionLayer) -> torch.Tensor:

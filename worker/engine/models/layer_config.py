@@ -157,8 +157,13 @@ class MlpConfig:
     @property
     def is_plain(self) -> bool:
         """Llama's."""
+        return self.is_gated_by_silu and self.down == "down_proj"
+
+    @property
+    def is_gated_by_silu(self) -> bool:
+        """Whatever its modules' names."""
         is_silu = self.activation == "silu" and self.clamp is None and not self.is_learned
-        return is_silu and self.is_gated and self.down == "down_proj"
+        return is_silu and self.is_gated
 
     @property
     def num_projections(self) -> int:

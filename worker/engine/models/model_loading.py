@@ -16,8 +16,9 @@ from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
-from worker.engine.models.expert_weights import ExpertProducts
+from worker.engine.models.expert_weights import ExpertMaker, ExpertProducts
 from worker.engine.models.experts.coded_experts import CodedExperts, ExpertReader
+from worker.engine.models.experts.expert_mlp import DenseExpertMaker
 from worker.engine.models.gguf_experts import find_gguf_experts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
@@ -65,8 +66,10 @@ def load_model(
         ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
         ops = TorchLayerOps(ropes, config.attention_layers, linears)
-        coded = None if experts is None else CodedExperts(experts, expert_reader(config, weights))
-        model = DecoderModel(config, weights, ops, coded)
+        maker: ExpertMaker = DenseExpertMaker(linears)
+        if experts is not None:
+            maker = CodedExperts(experts, expert_reader(config, weights), maker)
+        model = DecoderModel(config, weights, ops, maker)
     log.info("matrix_products", by=linears.name, because=linears.account())
     return model
 

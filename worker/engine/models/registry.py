@@ -176,7 +176,7 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "Starcoder2ForCausalLM": starcoder2_config,
     "VaultGemmaForCausalLM": vaultgemma_config,
 }
-# And these, mixtures of experts: on GPUs transformers computes them.
+# And these, mixtures of experts.
 _MIXTURES: dict[str, ReadConfig] = {
     "AfmoeForCausalLM": afmoe_config,
     "AriaTextForCausalLM": aria_text_config,
@@ -402,9 +402,6 @@ def _read_completed(
 
 def _obstacle_on_gpus(model: DecoderConfig) -> str | None:
     """Why transformers is to compute it there. What it cannot either is refused later, by name."""
-    is_known_there = model.architecture in _MIXTURES | _RECURRENT and not model.state_layers
-    if model.experts and is_known_there:
-        return "it has experts"
     if model.query_growth is not None and model.query_growth.is_of_rotated:
         return "its queries grow where they are rotated"
     return None

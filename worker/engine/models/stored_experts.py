@@ -118,9 +118,8 @@ class StackedExperts:
         downs, down_biases = self._read("down_proj")
         order = gates_first(gate_up_biases.shape[1])
         for idx in range(self.num_experts):
-            gate_up = gate_ups.matrix(idx).with_rows(order)
             yield ExpertWeights(
-                Projection(gate_up, gate_up_biases[idx][order]),
+                Projection(gate_ups.matrix(idx), gate_up_biases[idx]).with_rows(order),
                 Projection(downs.matrix(idx), down_biases[idx]),
             )
 

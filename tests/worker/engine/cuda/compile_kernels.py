@@ -35,7 +35,7 @@ from worker.engine.cuda.batch.attention_tiles import (
 )
 from worker.engine.cuda.batch.key_splits import KeySplits
 from worker.engine.cuda.batch.query_blocks import QueryBlocks, block_queries
-from worker.engine.cuda.kernels import layer_kernels, sampling_kernels
+from worker.engine.cuda.kernels import expert_kernels, layer_kernels, sampling_kernels
 from worker.engine.cuda.kernels.decode_attention import DecodeScratch, decode_attention
 from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kernels.fixed_linear import fixed_linear
@@ -102,6 +102,7 @@ def chosen(gpu: Capability) -> Iterator[Case]:
     yield from append(heads, BF16, kv_dtype, has_norm=True)
     yield from layers(4096, 12288, BF16)
     yield from linears(4096, 4096, BF16)
+    yield from experts(128, 8, 2048, 768, BF16)
     yield from sampling(151936)
     yield from pages()
     for family in FAMILIES:
@@ -134,6 +135,10 @@ def all_cases(gpu: Capability) -> Iterator[Case]:
         yield from layers(hidden_size, size, dtype)
         for num_outputs in (hidden_size, 2 * size, 151936):
             yield from linears(num_outputs, hidden_size, dtype)
+    for dtype, (num_experts, num_chosen, hidden_size, size) in itertools.product(
+        (BF16, F32), ((8, 2, 4096, 14336), (32, 4, 2880, 2880), (512, 10, 2048, 512))
+    ):
+        yield from experts(num_experts, num_chosen, hidden_size, size, dtype)
     for vocab_size in (300, 32000, 128256, 151936):
         yield from sampling(vocab_size)
     yield from pages()
@@ -214,6 +219,47 @@ def linears(num_outputs: int, width: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case(
         f"fixed linear {num_outputs} {width} of {dtype}", lambda: fixed_linear(x, weight, None)
     )
+
+
+def experts(
+    num_experts: int, num_chosen: int, hidden_size: int, size: int, dtype: torch.dtype
+) -> Iterator[Case]:
+    name = f"{num_chosen} of {num_experts} experts, {hidden_size} {size} of {dtype}"
+    logits, shares = empty(NUM_ROWS, num_experts, dtype=F32), empty(NUM_ROWS, num_chosen, dtype=F32)
+    expert_ids = empty(NUM_ROWS, num_chosen, dtype=torch.int64)
+    for is_softmax in (True, False):
+        yield Case(
+            f"choice of {name}",
+            functools.partial(
+                expert_kernels.choose_best,
+                logits,
+                None if is_softmax else empty(num_experts, dtype=F32),
+                num_chosen,
+                is_softmax=is_softmax,
+                norm_eps=1e-20,
+                scale=1.0,
+            ),
+        )
+    num_rows = NUM_ROWS * num_chosen
+    order, counts = empty(num_rows, dtype=torch.int32), empty(num_experts, dtype=torch.int32)
+    rows = expert_kernels.ExpertRows(order, counts)
+    yield Case(f"order of {name}", lambda: expert_kernels.sort_rows(expert_ids, num_experts))
+    ups = empty(num_experts, 2 * size, hidden_size, dtype=dtype)
+    downs = empty(num_experts, hidden_size, size, dtype=dtype)
+    biases = empty(num_experts, hidden_size, dtype=dtype)
+    x, inner = empty(NUM_ROWS, hidden_size, dtype=dtype), empty(num_rows, size, dtype=dtype)
+    for block_rows in (expert_kernels.FEW_ROWS, expert_kernels.MANY_ROWS):
+        linear = functools.partial(expert_kernels.expert_linear, rows=rows, block_rows=block_rows)
+        yield Case(
+            f"way up of {name} by {block_rows}",
+            functools.partial(linear, x, ups, None, num_chosen=num_chosen),
+        )
+        yield Case(
+            f"way down of {name} by {block_rows}",
+            functools.partial(linear, inner, downs, biases, num_chosen=None),
+        )
+    outputs = empty(num_rows, hidden_size, dtype=dtype)
+    yield Case(f"sums of {name}", lambda: expert_kernels.sum_shares(outputs, shares))
 
 
 def sampling(vocab_size: int) -> Iterator[Case]:

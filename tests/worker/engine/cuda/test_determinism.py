@@ -19,7 +19,7 @@ from tests.forked_program import call_forked
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.cuda.test_kernels import LAYERS, Pool, on, random
-from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
+from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
 from worker.engine.cuda.cuda_device import CudaDevice
@@ -120,10 +120,22 @@ def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
         assert torch.equal(alone[position], whole[position])
 
 
-def test_a_request_alone_and_in_company(tmp_path: Path, exact_device: torch.device) -> None:
+@pytest.mark.parametrize(
+    "family",
+    ["llama", pytest.param("mixtral", marks=(pytest.mark.nightly, pytest.mark.timeout(300)))],
+)
+def test_a_request_alone_and_in_company(
+    tmp_path: Path, family: str, exact_device: torch.device
+) -> None:
     """In chunks of 16; of 24, beside others; handed over, where its prefix is cached already."""
-    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    path = save_tiny_llama(tmp_path, **small)
+    small: dict[str, Any] = {
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    if family == "mixtral":
+        small |= {"num_local_experts": 3, "intermediate_size": 32}
+    path = save_tiny_model(tmp_path, family, **small)
     gpu: GpuDevice = LateDevice() if exact_device.type == "cpu" else CudaDevice()
     sampling: dict[str, Any] = {"temperature": 1.0, "seed": 5, "top_p": 0.9, "logprobs": 2}
     sampling["ignore_eos"] = True

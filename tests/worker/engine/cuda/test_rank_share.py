@@ -47,6 +47,11 @@ DENSE = FUSED | {
     for name, family in FUSED_IN_TORCH.items()
     if name not in ("gemma4 experts", "llama4", "ministral3", "ministral3 window")
 }
+DIVIDED_MIXTURES = {
+    name: family
+    for name, family in (MIXTURES | {"llama4": FUSED_IN_TORCH["llama4"]}).items()
+    if name not in ("afmoe", "mimo_v2_flash")  # a gate of attention, values of another size
+}
 
 
 class ThreadGroup:
@@ -162,6 +167,18 @@ def test_ranks_give_the_logits_of_one(tmp_path: Path, name: str) -> None:
     assert_divided(save_tiny_model(tmp_path, model_type, **overrides), 2)
 
 
+# One by one and stacked, in turns, transposed, with biases; a shared one, dense layers before.
+EXPERTS_BY_DAY = {"mixtral", "gpt_oss", "glm4_moe", "granitemoeshared", "qwen2_moe"}
+
+
+@pytest.mark.parametrize("name", by_day(DIVIDED_MIXTURES, EXPERTS_BY_DAY))
+def test_ranks_share_each_expert(tmp_path: Path, name: str) -> None:
+    model_type, overrides = DIVIDED_MIXTURES[name]
+    num_ranks = 3 if name == "olmoe" else 2  # of as many heads
+    sizes = {"intermediate_size": 96} if name == "olmoe" else {}
+    assert_divided(save_tiny_model(tmp_path, model_type, **(overrides | sizes)), num_ranks)
+
+
 @pytest.mark.parametrize(
     ("name", "modules"),
     [
@@ -188,7 +205,7 @@ def test_more_ranks_than_heads_of_keys_and_values_share_them(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("family", "told"),
     [
-        (MIXTURES["mixtral"], "its mixture of experts"),
+        (FUSED_IN_TORCH["gemma4 experts"], "its experts beside the MLP"),
         (RECURRENT["lfm2"], "a state beside keys and values"),
         (LATENT["deepseek_v3"], "its latent of keys and values"),
     ],

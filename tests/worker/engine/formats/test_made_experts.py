@@ -34,6 +34,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
 from worker.engine.loading import made_limits
 from worker.engine.loading.memory_check import weight_bytes
+from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import read_model_config
 
 KINDS: tuple[MadeFormat, ...] = get_args(MadeFormat)
@@ -148,12 +149,13 @@ def test_what_our_cpp_does_not_multiply_is_refused(
 
 
 def test_experts_of_a_gguf_file(tmp_path: Path) -> None:
-    """Codes are made of those of the fused decoder; on a GPU transformers would compute them."""
+    """Codes are made of those of the fused decoder; on a GPU it makes them dense again."""
     source = save_tiny_model(tmp_path / "source", "qwen3_moe", **SHAPES, **QWEN)
     choose = matrices_as(gguf.GGMLQuantizationType.BF16)
     folder = stored_folder(write_gguf(source, tmp_path / "model.gguf", choose))
-    with pytest.raises(ConfigError, match="experts of GGUF files are computed in 16 bits"):
-        read_model_config(folder, "int8", on_gpu=True)
+    on_gpu = read_model_config(folder, "int8", on_gpu=True)
+    assert isinstance(on_gpu, DecoderConfig)
+    assert on_gpu.made_format == "int8"
     ours = Rig(folder, dtype="bfloat16", quantization="int8")
     theirs = Rig(folder, dtype="float32", quantization="int8")
     assert (num_coded_layers(ours), num_coded_layers(theirs)) == (2, 0)

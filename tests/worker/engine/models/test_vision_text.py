@@ -20,7 +20,6 @@ from tests.tiny_eyes import save_tiny_eyes
 from tests.tiny_vision import READERS, save_tiny_reader
 from tests.worker.engine.tiny_models import Rig, random_prompt
 from tests.worker.engine_fakes import make_add
-from worker.engine.loading import vision_limits
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import read_model_config
 
@@ -196,10 +195,8 @@ def test_a_text_model_of_another_kind_is_named(tmp_path: Path) -> None:
 
 
 def test_what_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
-    """Images without the axes of their positions; experts where nothing computes them."""
+    """Images without the axes of their positions."""
     path = save_tiny_eyes(tmp_path, "qwen3_vl_moe")
-    with pytest.raises(ConfigError, match="is not possible on a GPU: its experts are"):
-        vision_limits.check_on_gpu(read_model_config(path))
     values = json.loads((path / "config.json").read_text())
     del values["text_config"]["rope_parameters"]["mrope_section"]
     (path / "config.json").write_text(json.dumps(values))

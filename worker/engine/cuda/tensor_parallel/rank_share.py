@@ -17,12 +17,15 @@ from worker.engine.layers.attention_backend import AttentionBackend, AttentionLa
 from worker.engine.layers.linear import Linear
 from worker.engine.lora.lora_projection import LoraPair, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.layer_config import MlpConfig
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.layer_ropes import Angles
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.norms import HeadNorm, MeanOfRanks
 from worker.engine.models.renaming_reader import renamed
 
+_EXPERT_PART = re.compile(r"(?:\d+\.)?(\w+?)(\.weight|_bias)?")
 _NAME = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.([^.]+)\.(.+)|(.*)\.sinks")
 
 
@@ -41,13 +44,14 @@ def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
         for num in range(1, max(heads for heads, _ in layers) + 1)
         if all(heads % num == 0 and _shares_kv_heads(kv_heads, num) for heads, kv_heads in layers)
         and not (config.is_qkv_by_head and any(kv_heads % num for _, kv_heads in layers))
-        and all(size % num == 0 for size in (config.intermediate_size, *config.mlp_sizes))
+        and all(size % num == 0 for size in _mlp_sizes(config))
     ]
     if num_ranks not in possible:
         heads, kv_heads = min(layers)
+        sizes = " and ".join(map(str, _mlp_sizes(config)))
         raise ConfigError(
             f"tp={num_ranks} does not divide the model's {heads} attention heads, {kv_heads} heads "
-            f"of keys and values and {config.intermediate_size} values in the MLP "
+            f"of keys and values and {sizes} values in its MLPs "
             f"(intermediate_size); possible are {', '.join(map(str, possible))}"
         )
     return dataclasses.replace(
@@ -56,6 +60,7 @@ def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
         num_kv_heads=max(1, config.num_kv_heads // num_ranks),
         intermediate_size=config.intermediate_size // num_ranks,
         mlp_sizes=tuple(size // num_ranks for size in config.mlp_sizes),
+        experts=tuple(each and _divided(each, num_ranks) for each in config.experts),
         attention_layers=tuple(
             dataclasses.replace(
                 layer,
@@ -64,6 +69,24 @@ def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
             )
             for layer in config.attention_layers
         ),
+    )
+
+
+def _mlp_sizes(config: DecoderConfig) -> Sequence[int]:
+    """Of all MLPs, each expert's among them, rising."""
+    sizes = {config.mlp_size_of(layer_id) for layer_id in range(config.num_layers)}
+    if config.experts and not any(each is None or each.is_beside_mlp for each in config.experts):
+        sizes = set()  # no layer has one that is dense
+    experts = [each for each in config.experts if each is not None]
+    sizes |= {each.intermediate_size for each in experts}
+    return sorted(sizes | {each.shared_size for each in experts if each.shared_size})
+
+
+def _divided(experts: ExpertsConfig, num_ranks: int) -> ExpertsConfig:
+    return dataclasses.replace(
+        experts,
+        intermediate_size=experts.intermediate_size // num_ranks,
+        shared_size=experts.shared_size // num_ranks,
     )
 
 
@@ -97,6 +120,21 @@ class Slices(NamedTuple):
         return torch.cat([tensor.narrow(dim, each.start, len(each)) for each in self.parts], dim)
 
 
+class ExpertPart(NamedTuple):
+    """A tensor of a mixture of experts."""
+
+    module: str
+    is_stacked: bool  # all experts' in one
+    is_bias: bool
+
+    @classmethod
+    def of(cls, name: str) -> ExpertPart:
+        """`name` within the experts."""
+        match = _EXPERT_PART.fullmatch(name)
+        assert match is not None, name
+        return cls(match[1], match[2] != ".weight", match[2] == "_bias")
+
+
 @dataclass(frozen=True, slots=True)
 class RankShare:
     """Which parts of a whole model's tensors a rank has."""
@@ -113,10 +151,10 @@ class RankShare:
         """Its share of an adapter that fits the whole model."""
         shares = dict(weights)
         for layer_id in range(self.config.num_layers):
-            for block, modules in (
-                ("self_attn", (*self.config.stored_qkv, "o_proj")),
-                ("mlp", (*self.config.mlp.up, self.config.mlp.down)),
-            ):
+            blocks = [("self_attn", (*self.config.stored_qkv, "o_proj"))]
+            if (mlp := self.config.mlp_of(layer_id)) is not None:
+                blocks.append((mlp.block, (*mlp.config.up, mlp.config.down)))
+            for block, modules in blocks:
                 for module in modules:
                     ours = f"model.layers.{layer_id}.{block}.{module}."
                     name = renamed(ours, self.config.stored_names).removesuffix(".")
@@ -153,19 +191,48 @@ class RankShare:
             elif config.is_qkv_by_head:
                 heads = [kv_heads.times(layer.num_heads // layer.num_kv_heads + 2)]
             return joined(heads).times(layer.head_dim)
-        if module in config.mlp.up:
-            size = config.mlp_size_of(layer_id)
-            num = len(config.mlp.up_sizes(size)) if len(config.mlp.up) == 1 else 1
-            return joined([self.even(size)] * num)
+        mlp = config.mlp_of(layer_id)
+        if mlp is not None and module in mlp.config.up:
+            return self.inner(mlp.config, mlp.intermediate_size)
         return None
+
+    def inner(self, mlp: MlpConfig, size: int) -> Slices:
+        """Of what a module of an MLP's way up gives; `size`: the MLP's intermediate one."""
+        num = len(mlp.up_sizes(size)) if len(mlp.up) == 1 else 1
+        return joined([self.even(size)] * num)
+
+    def experts(self, layer_id: int) -> ExpertsConfig | None:
+        """Of a layer."""
+        return self.config.experts[layer_id] if self.config.experts else None
+
+    def expert_part(self, experts: ExpertsConfig, part: ExpertPart) -> tuple[Slices, int] | None:
+        """Which values of a tensor, and along which of its dimensions; None: they are of a sum."""
+        mlp, size = experts.mlp, experts.intermediate_size
+        is_down = part.module == ("down_proj" if part.is_stacked else mlp.down)
+        if part.is_bias:
+            dim = None if is_down else 0
+        else:
+            is_transposed = part.is_stacked and experts.is_stored_transposed
+            dim = int(is_down != is_transposed)
+        if dim is None:
+            return None
+        slices = self.inner(mlp, size)
+        if is_down:
+            slices = self.even(size)
+        elif part.is_stacked:
+            num = len(mlp.up_sizes(size))
+            in_turns = experts.is_stored_in_turns
+            slices = self.even(num * size) if in_turns else joined([self.even(size)] * num)
+        return slices, dim + part.is_stacked
 
     def columns(self, layer_id: int, module: str) -> Slices | None:
         """Of what a module takes, of which it gives a summand; None: it gives no summand."""
         if module == "o_proj":
             layer = self.config.attention_layers[layer_id]
             return self.even(layer.num_heads).times(layer.head_dim)
-        if module == self.config.mlp.down:
-            return self.even(self.config.mlp_size_of(layer_id))
+        mlp = self.config.mlp_of(layer_id)
+        if mlp is not None and module == mlp.config.down:
+            return self.even(mlp.intermediate_size)
         return None
 
     def normed_heads(self, layer_id: int, module: str) -> Slices | None:
@@ -210,6 +277,14 @@ class RankReader:
         if match[5] is not None:
             return self._part(read, name, shape, share.even(share.config.num_heads), 0)
         layer_id, module, kind = int(match[1]), match[3], match[4]
+        experts = share.experts(layer_id) if match[2] == "mlp" else None
+        if experts is not None and module == "experts":
+            part = share.expert_part(experts, ExpertPart.of(kind))
+            if part is None:
+                return self._summand(read, name, shape)
+            return self._part(read, name, shape, *part)
+        if experts is not None and module == experts.shared_name:
+            module, kind = kind.split(".", 1)
         heads = share.normed_heads(layer_id, module)
         if heads is not None and kind.startswith("norms."):  # a module for each head
             _, idx, kind = kind.split(".")
@@ -229,8 +304,14 @@ class RankReader:
             return read(name, *shape)
         if kind == "weight":
             return self._part(read, name, shape, columns, 0 if is_transposed else 1)
-        bias = read(name, *shape)  # of a sum, it is in one summand alone
-        return bias if share.rank == 0 else torch.zeros_like(bias)
+        return self._summand(read, name, shape)
+
+    def _summand(
+        self, read: Callable[..., torch.Tensor], name: str, shape: tuple[int, ...]
+    ) -> torch.Tensor:
+        """Of a sum, it is in one rank's alone."""
+        whole = read(name, *shape)
+        return whole if self._share.rank == 0 else torch.zeros_like(whole)
 
     def _part(
         self,

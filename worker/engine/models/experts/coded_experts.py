@@ -8,7 +8,9 @@ import torch
 
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.expert_weights import (
+    ChooseExperts,
     ExpertLayer,
+    ExpertMaker,
     ExpertProducts,
     ExpertWeights,
     Gate,
@@ -16,7 +18,7 @@ from worker.engine.models.expert_weights import (
 )
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.experts.stored_layers import read_experts
-from worker.engine.models.loader import CodeReader
+from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.stored_experts import ExpertSource, Weight, checked_experts, joined
 
 
@@ -52,14 +54,22 @@ class ExpertReader:
 
 
 class CodedExperts:
-    """Gives them to who multiplies codes."""
+    """An `ExpertMaker`: gives them to who multiplies codes, but for kinds that it does not know."""
 
-    def __init__(self, products: ExpertProducts, reader: ExpertReader) -> None:
+    def __init__(self, products: ExpertProducts, reader: ExpertReader, others: ExpertMaker) -> None:
         self._products = products
         self._reader = reader
+        self._others = others
 
-    def make(self, config: ExpertsConfig, prefix: str, layer_id: int) -> ExpertLayer:
-        """As `ExpertReader.read`. Raises ConfigError."""
+    @property
+    def choose(self) -> ChooseExperts:
+        return self._others.choose
+
+    def make(
+        self, config: ExpertsConfig, reader: WeightReader, prefix: str, layer_id: int
+    ) -> ExpertLayer:
+        if not config.num_coded_values:
+            return self._others.make(config, reader, prefix, layer_id)
         return self._products.make(self._reader.read(config, prefix, layer_id), gate_of(config))
 
 

@@ -6,17 +6,17 @@ import functools
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from worker.engine.layers.linear import Linear, Linears
-from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.dense_mlp import DenseMlp
-from worker.engine.models.expert_weights import ExpertLayer
-from worker.engine.models.experts.coded_experts import CodedExperts
+from worker.engine.models.expert_weights import ChooseExperts, ExpertLayer, ExpertMaker
 from worker.engine.models.experts.expert_router import (
     ExpertRouter,
     RouterWeights,
+    choose_experts,
     read_router,
     read_shared_gate,
 )
@@ -38,15 +38,12 @@ class ExpertMlp:
         reader: WeightReader,
         layer_id: int,
         linears: Linears,
-        coded: CodedExperts | None,  # None: experts are dense
+        maker: ExpertMaker,
     ) -> None:
         hidden_size, prefix = config.hidden_size, f"model.layers.{layer_id}.mlp."
-        self._router = ExpertRouter(config, read_router(config, reader, prefix), linears)
-        self._experts: ExpertLayer
-        if coded is None or not config.num_coded_values:
-            self._experts = DenseExperts(config, reader, prefix, linears)
-        else:
-            self._experts = coded.make(config, prefix, layer_id)
+        router = read_router(config, reader, prefix)
+        self._router = ExpertRouter(config, router, linears, maker.choose)
+        self._experts = maker.make(config, reader, prefix, layer_id)
         self._scales_inputs = config.scales_inputs
         self._to_latent: Linear | None = None
         self._from_latent: Linear | None = None
@@ -82,7 +79,7 @@ class ExpertMlp:
         self, x: torch.Tensor, expert_ids: torch.Tensor, shares: torch.Tensor
     ) -> torch.Tensor:
         """The same, where each expert is given `x` times its share."""
-        total = torch.zeros(x.shape, dtype=torch.float32)
+        total = torch.zeros_like(x, dtype=torch.float32)
         for place in range(expert_ids.shape[1]):
             one = slice(place, place + 1)
             inputs = x * shares[:, one].to(x.dtype)
@@ -103,6 +100,7 @@ class MlpBesideExperts:
         reader: WeightReader,
         layer_id: int,
         linears: Linears,
+        maker: ExpertMaker,
     ) -> None:
         prefix, hidden_size = f"model.layers.{layer_id}.", config.hidden_size
         self._dense, self._eps = dense, eps
@@ -118,10 +116,12 @@ class MlpBesideExperts:
         )
         scale = reader.read_as(torch.float32, f"{router}scale", hidden_size)
         weight = weight * scale * hidden_size**-0.5
-        self._router = ExpertRouter(config, RouterWeights(weight, None, None), linears)
+        self._router = ExpertRouter(
+            config, RouterWeights(weight, None, None), linears, maker.choose
+        )
         name = f"{router}per_expert_scale"
         self._expert_scales = reader.read_as(torch.float32, name, config.num_experts)
-        self._experts = DenseExperts(config, reader, prefix, linears)
+        self._experts = maker.make(config, reader, prefix, layer_id)
 
     def forward(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
         """[num_tokens, hidden_size] of the stream -> the same."""
@@ -133,6 +133,22 @@ class MlpBesideExperts:
         inputs = rms_norm(x, before_experts, self._eps)
         routed = rms_norm(self._experts(inputs, expert_ids, shares), after_experts, self._eps)
         return rms_norm(dense, after, self._eps) + routed
+
+
+@dataclass(frozen=True, slots=True)
+class DenseExpertMaker:
+    """An `ExpertMaker`: each matrix of each is a linear of its own."""
+
+    linears: Linears
+
+    @property
+    def choose(self) -> ChooseExperts:
+        return choose_experts
+
+    def make(
+        self, config: ExpertsConfig, reader: WeightReader, prefix: str, layer_id: int
+    ) -> ExpertLayer:
+        return DenseExperts(config, reader, prefix, self.linears)
 
 
 class DenseExperts:
@@ -149,9 +165,8 @@ class DenseExperts:
         self._ups: list[Linear] = []
         self._downs: list[Linear] = []
         for expert in read_experts(config, reader, prefix, reader.read):
-            ups = [each for each in expert.ups if isinstance(each, torch.Tensor)]
-            self._ups.append(linears.make(torch.cat(ups), expert.up_bias))
-            self._downs.append(linears.make(*Projection(expert.down, expert.down_bias).dense()))
+            self._ups.append(linears.make(*expert.dense_up()))
+            self._downs.append(linears.make(*expert.dense_down()))
 
     def __call__(
         self, inputs: torch.Tensor, expert_ids: torch.Tensor, shares: torch.Tensor

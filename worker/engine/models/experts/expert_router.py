@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from worker.engine.layers.linear import Linears
+from worker.engine.models.expert_weights import ChooseExperts, Chosen
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_ops import sigmoid
 from worker.engine.models.loader import WeightReader
@@ -54,35 +55,40 @@ class ExpertRouter:
         config: ExpertsConfig,
         weights: RouterWeights,
         linears: Linears,
+        choose: ChooseExperts,
     ) -> None:
         self._config = config
         self._linear = linears.make(weights.weight, weights.bias)
         self._correction = weights.correction
+        self._choose = choose
 
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of x [num_tokens, hidden_size] the chosen, rising, and what each counts:
-        [num_tokens, num_chosen] int64, and float32.
-        """
-        config = self._config
-        logits = self._linear(x.float())
-        scores = logits.softmax(dim=-1) if config.scoring == "softmax" else sigmoid(logits)
-        preferred = scores if self._correction is None else scores + self._correction
-        if config.has_groups:
-            preferred = self._within_groups(preferred)
-        expert_ids = _best(preferred, config.num_chosen).sort(dim=-1).values
-        shares = scores.gather(1, expert_ids)
-        if config.is_normed:
-            shares = shares / (_sum_in_order(shares) + config.norm_eps)
-        return expert_ids, shares * config.scale
+    def __call__(self, x: torch.Tensor) -> Chosen:
+        """Of x [num_tokens, hidden_size]."""
+        return self._choose(self._config, self._linear(x.float()), self._correction)
 
-    def _within_groups(self, scores: torch.Tensor) -> torch.Tensor:
-        """-inf for experts of groups that are not chosen."""
-        config = self._config
-        groups = scores.view(len(scores), config.num_groups, -1)
-        best = groups.sort(dim=-1, descending=True).values[..., : config.num_group_scores]
-        chosen = _best(_sum_in_order(best).squeeze(-1), config.num_chosen_groups)
-        is_left_out = torch.ones(groups.shape[:2], dtype=torch.bool).scatter_(1, chosen, False)
-        return groups.masked_fill(is_left_out.unsqueeze(-1), -torch.inf).view(scores.shape)
+
+def choose_experts(
+    config: ExpertsConfig, logits: torch.Tensor, correction: torch.Tensor | None
+) -> Chosen:
+    """A `ChooseExperts` in plain torch."""
+    scores = logits.softmax(dim=-1) if config.scoring == "softmax" else sigmoid(logits)
+    preferred = scores if correction is None else scores + correction
+    if config.has_groups:
+        preferred = _within_groups(config, preferred)
+    expert_ids = _best(preferred, config.num_chosen).sort(dim=-1).values
+    shares = scores.gather(1, expert_ids)
+    if config.is_normed:
+        shares = shares / (_sum_in_order(shares) + config.norm_eps)
+    return Chosen(expert_ids, shares * config.scale)
+
+
+def _within_groups(config: ExpertsConfig, scores: torch.Tensor) -> torch.Tensor:
+    """-inf for experts of groups that are not chosen."""
+    groups = scores.view(len(scores), config.num_groups, -1)
+    best = groups.sort(dim=-1, descending=True).values[..., : config.num_group_scores]
+    chosen = _best(_sum_in_order(best).squeeze(-1), config.num_chosen_groups)
+    is_left_out = torch.ones_like(groups[..., 0], dtype=torch.bool).scatter_(1, chosen, False)
+    return groups.masked_fill(is_left_out.unsqueeze(-1), -torch.inf).view(scores.shape)
 
 
 def _best(values: torch.Tensor, num: int) -> torch.Tensor:

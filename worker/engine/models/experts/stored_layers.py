@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 
 from shared.errors import ConfigError
-from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.models.decoder_weights import stored_sizes
+from worker.engine.models.decoder_weights import Projection, stored_sizes
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.stored_experts import Weight, gates_first
@@ -23,6 +22,15 @@ class StoredExpert(NamedTuple):
     up_bias: torch.Tensor | None  # of all of them
     down: Weight  # [outer_size, intermediate_size]
     down_bias: torch.Tensor | None
+
+    def dense_up(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Joined, of one that was read without codes: weight and bias."""
+        ups = [each for each in self.ups if isinstance(each, torch.Tensor)]
+        return ups[0] if len(ups) == 1 else torch.cat(ups), self.up_bias
+
+    def dense_down(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Likewise."""
+        return Projection(self.down, self.down_bias).dense()
 
 
 def read_experts(
@@ -67,20 +75,15 @@ def _read_stacked(
         down_biases = reader.read(f"{down_name}_bias", num_experts, outer_size)
     order = gates_first(up_size) if config.is_stored_in_turns else None
     for idx in range(num_experts):
-        up_bias = None if up_biases is None else up_biases[idx]
+        up = Projection(_matrix(config, ups, idx), None if up_biases is None else up_biases[idx])
+        if order is not None:
+            up = up.with_rows(order)
         yield StoredExpert(
-            (_with_rows(_matrix(config, ups, idx), order),),
-            up_bias if up_bias is None or order is None else up_bias[order],
+            (up.weight,),
+            up.bias,
             _matrix(config, downs, idx),
             None if down_biases is None else down_biases[idx],
         )
-
-
-def _with_rows(weight: Weight, rows: torch.Tensor | None) -> Weight:
-    """None: as they are."""
-    if rows is None:
-        return weight
-    return weight.with_rows(rows) if isinstance(weight, ScaledWeight) else weight[rows]
 
 
 def _matrix(config: ExpertsConfig, experts: Weight, idx: int) -> Weight:

@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from worker.engine.layers.checked_linears import choose_linears
-from worker.engine.models.experts.expert_router import ExpertRouter, RouterWeights
+from worker.engine.models.experts.expert_router import (
+    ExpertRouter,
+    RouterWeights,
+    choose_experts,
+)
 from worker.engine.models.experts.experts_config import ExpertsConfig
 
 CONFIG = ExpertsConfig(
@@ -18,7 +22,7 @@ def make_router(config: ExpertsConfig, correction: list[float] | None = None) ->
     """Whose logits are what it is given."""
     bias = None if correction is None else torch.tensor(correction)
     weights = RouterWeights(torch.eye(6), None, bias)
-    return ExpertRouter(config, weights, choose_linears(torch.float32))
+    return ExpertRouter(config, weights, choose_linears(torch.float32), choose_experts)
 
 
 def test_of_equals_the_first_are_chosen() -> None:

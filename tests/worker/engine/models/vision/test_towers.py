@@ -115,7 +115,7 @@ class Seeing:
             else:
                 loaded.append(self.loaded(part))
                 token_ids.append(IMAGE_TOKEN_ID)
-        model: Any = SimpleNamespace(card=SimpleNamespace(sight=self.sight))
+        model: Any = SimpleNamespace(card=SimpleNamespace(sight=self.sight, sound=None))
         prompt = prompt_of(token_ids, loaded, model)
         runs = [
             RunImage(
