@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 
 from shared.broker.kv_bucket import readable
 from shared.cluster import Cluster
@@ -12,8 +12,11 @@ from shared.errors import BrokerError
 from shared.event_wait import beat_s
 from shared.liveness.heartbeat import Writability
 from shared.protocol.role_cards import WorkerCard, WorkerRole, WorkerState
+from shared.telemetry.log import get_logger
 
 _LOOK_S = 1.0
+
+log = get_logger(__name__)
 
 
 class PoolRoles:
@@ -40,6 +43,7 @@ class PoolRoles:
         self._others: list[WorkerCard] = []
         self._num_asked: dict[str, int] = {}  # of those that decode, since the last look
         self._has_looked = False
+        self._has_warned = False
 
     async def run(self, on_look: Callable[[], Awaitable[None]]) -> None:
         """Look until cancelled."""
@@ -81,11 +85,26 @@ class PoolRoles:
             for card in self._others
             if card.role == "decode" and (card.pages, card.revision) == (pages, revision)
         }
+        self._warn_of_strangers(rooms, pages)
         worker = max(rooms, key=lambda worker: rooms[worker], default=None)
         if worker is None or rooms[worker] < 1:
             return None
         self._num_asked[worker] = self._num_asked.get(worker, 0) + 1
         return worker
+
+    def _warn_of_strangers(self, friends: Container[str], pages: str) -> None:
+        """Once: workers that decode wait in vain for what this one has."""
+        strangers = [card for card in self._others if card.role == "decode"]
+        is_alone = bool(strangers) and not any(card.worker in friends for card in strangers)
+        if is_alone and not self._has_warned:
+            log.warning(
+                "decode_workers_have_other_pages",
+                workers=[card.worker for card in strangers],
+                pages=pages,
+                theirs=sorted({card.pages for card in strangers}),
+                remedy="the same kv_disk_dir, weights, build and kernels",
+            )
+        self._has_warned = is_alone
 
     def forget(self, worker: str) -> None:
         """It has no room, or does not answer: until the next look nobody asks it."""

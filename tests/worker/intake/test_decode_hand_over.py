@@ -35,7 +35,7 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def apart(
-    stage: Stage, num_decode_slots: int = 4
+    stage: Stage, num_decode_slots: int = 4, pages: str = "folder"
 ) -> AsyncIterator[tuple[RunningWorker, RunningWorker]]:
     """One that computes prompts, and one that decodes, which know of each other."""
     async with (
@@ -44,8 +44,8 @@ async def apart(
             stage, role="decode", is_ready=False, max_running=num_decode_slots
         ) as second,
     ):
-        for worker in (first, second):
-            worker.engine.become_ready(pages="folder")
+        first.engine.become_ready(pages="folder")
+        second.engine.become_ready(pages=pages)
         await knows(first, second)
         await knows(second, first)
         yield first, second
@@ -105,6 +105,21 @@ async def test_what_nobody_would_gain_by_stays(stage: Stage, sampling: SamplingP
         first.engine.emit(run_id, [2], STOP)
         await stage.until_queue_is_empty()
         assert second.engine.runs == {}
+
+
+async def test_who_decodes_with_other_pages_gets_nothing_and_that_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(pool_roles.log, "warning", lambda _, **fields: told.append(fields))
+    async with apart(stage, pages="another folder") as (first, second):
+        await stage.submit(make_request())
+        run_id = await first_token(first)
+        await eventually(lambda: first.count("decodes_kept") > 0)
+        first.engine.emit(run_id, [2], STOP)
+        await stage.until_queue_is_empty()
+        assert second.engine.runs == {}
+        assert [each["workers"] for each in told] == [[second.id]]
 
 
 async def test_who_has_no_room_is_asked_again(stage: Stage) -> None:
