@@ -30,6 +30,10 @@ from bench.local_serve import LocalServe, local_serve
 from bench.model_shape import LLAMA_135M
 from deploy.local.ports import free_port
 from jetflock.bench.stage_summary import percentile
+from shared.broker.kv_bucket import readable
+from shared.cluster import open_cluster
+from shared.config import ClusterConfig
+from shared.protocol.role_cards import WorkerCard
 
 LONG_TOKENS = 32  # of output behind a long prompt
 SHORT_PROMPT = 32  # tokens
@@ -44,7 +48,7 @@ class Round:
     gaps_beside_s: list[float] = field(default_factory=list)  # of these, beside a long prompt
     ttfts_s: list[float] = field(default_factory=list)  # of long prompts
     second_s: list[float] = field(default_factory=list)  # from their first token to the next
-    shares_found: list[float] = field(default_factory=list)  # of them, by who told the last token
+    share_found: float = 0.0  # of all prompts, by who decodes them: in memory, or in the folder
 
 
 class Load:
@@ -103,17 +107,12 @@ class Load:
             "ignore_eos": True,
             "temperature": 1,  # random weights say the same for ever else, which may be no text
             "stream": True,
-            "stream_options": {"include_usage": True},
         }
         async with client.stream("POST", self._url, json=body) as response:
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
-                event = json.loads(line[6:]) if line.startswith("data: {") else {}
-                if event.get("choices"):
+                if line.startswith("data: {") and json.loads(line[6:]).get("choices"):
                     yield
-                elif prompt_len > SHORT_PROMPT and (usage := event.get("usage")):
-                    num_cached = usage["prompt_tokens_details"]["cached_tokens"]
-                    self._result.shares_found.append(num_cached / prompt_len)
 
 
 @dataclass(frozen=True)
@@ -125,13 +124,22 @@ class Arm:
 
 
 @contextmanager
-def serve_arm(arm: Arm, model: Path) -> Iterator[LocalServe]:
-    nats_port = free_port()
+def serve_arm(arm: Arm, model: Path, nats_port: int) -> Iterator[LocalServe]:
     flags = ("--workers", "2", "--nats-port", str(nats_port), "--num-threads", "1")
     named = (str(model), "--model-name", "bench")
     with local_serve(*named, *flags, *arm.flags, timeout_s=300) as serve:
         uvloop.run(wait_for_workers(nats_port, 2))
         yield serve
+
+
+async def share_found(nats_port: int) -> float:
+    """By the workers that decode."""
+    config = ClusterConfig(nats_url=f"nats://127.0.0.1:{nats_port}")
+    async with open_cluster(config, "bench") as cluster:
+        entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
+    works = [card.work for card in readable(WorkerCard, entries) if card.role == "decode"]
+    num_queries = sum(work.num_prefix_queries for work in works)
+    return sum(work.num_prefix_hits for work in works) / (num_queries or 1)
 
 
 def print_arm(arm: Arm, rounds: list[Round]) -> None:
@@ -143,7 +151,7 @@ def print_arm(arm: Arm, rounds: list[Round]) -> None:
     beside_s = [gap for each in rounds for gap in each.gaps_beside_s]
     ttfts_s = [each_s for each in rounds for each_s in each.ttfts_s]
     second_s = [each_s for each in rounds for each_s in each.second_s]
-    shares = [share for each in rounds for share in each.shares_found]
+    shares = [each.share_found for each in rounds]
     print(
         f"{arm.name:30} {told('ITL beside a prompt', beside_s)}   {told('alone', gaps_s)}   "
         f"{told('TTFT of prompts', ttfts_s)}   {told('their second token', second_s)}   "
@@ -170,10 +178,12 @@ def main(
         rounds: dict[Arm, list[Round]] = {arm: [] for arm in arms}
         for number in range(repeat):
             for arm in arms:
-                with serve_arm(arm, model) as serve:
+                nats_port = free_port()
+                with serve_arm(arm, model, nats_port) as serve:
                     result = Round()
                     load = Load(serve.port, result, number)
                     uvloop.run(load.run(streams, prompts, prompt_len))
+                    result.share_found = uvloop.run(share_found(nats_port))
                     rounds[arm].append(result)
     print(
         f"{streams} streams, {prompts} prompts of {prompt_len} tokens, {repeat} rounds, "

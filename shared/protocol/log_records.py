@@ -49,6 +49,7 @@ class Release(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", ta
     level: int = 1
     cost: Cost | None = None  # up to now
     pages: str = ""  # where keys and values of its text are, or will be: a hint, as in `WorkerCard`
+    num_cached_tokens: Place | None = None  # of its prompt, for its first run; None: none has begun
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="end"):

@@ -311,6 +311,7 @@ MAPS |= {
     ),
     "release-billed": Release(4, "worker-1", level=4, cost=COST),
     "release-pages": Release(4, "worker-1", progressed=True, level=4, pages="place"),
+    "release-cached": Release(4, "worker-1", progressed=True, level=4, num_cached_tokens=3),
     "end-billed": End(5, FinishReason.DEADLINE, "worker-1", level=4, cost=COST),
     "done-billed": Done(RID, b"", "", Finish(FinishReason.CANCEL), None, bill=BILL),
     "bills": BillBatch(2, 1, 2, [BILL]),

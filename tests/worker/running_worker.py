@@ -135,9 +135,9 @@ class FakeEngine:
             self.active.discard(run_id)
         self.step([RunOutput(run_id, token_ids, finish)])
 
-    def begin(self, run_id: int, queue_s: float) -> None:
+    def begin(self, run_id: int, queue_s: float, num_cached_tokens: int = 0) -> None:
         """A step without results, in which this run leaves the engine's queue."""
-        self.step([], begun=[RunBegin(run_id, queue_s)])
+        self.step([], begun=[RunBegin(run_id, queue_s, num_cached_tokens)])
 
     def step(
         self,

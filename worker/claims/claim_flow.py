@@ -290,6 +290,7 @@ class ClaimFlow:
             waited_s,
             _is_acked_by_reader(self._ours),
             cost,
+            with_ours.num_cached_tokens,
         )
         return self._taken
 

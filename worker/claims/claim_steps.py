@@ -90,6 +90,7 @@ class Taken:
     waited_s: float = field(default=0.0, compare=False)  # since it was queued
     is_acked_by_reader: bool = False  # its finish, by the level of the claim
     cost: Cost = field(default=NO_COST, compare=False)  # of what was before
+    num_cached_tokens: int | None = field(default=None, compare=False)  # as a release told
 
     @property
     def pages(self) -> str:

@@ -71,6 +71,13 @@ class EarlierRecords:
         return last.record
 
     @property
+    def num_cached_tokens(self) -> int | None:
+        """Of the prompt, for the first run, as the last release that knows it told."""
+        releases = (it.record for it in reversed(self.records) if isinstance(it.record, Release))
+        told = (release.num_cached_tokens for release in releases)
+        return next((num for num in told if num is not None), None)
+
+    @property
     def workers(self) -> tuple[str, ...]:
         """The last of those who have claimed; two claims in a row of the same one are one."""
         claims = [it.record.worker for it in self.records if isinstance(it.record, Claim)]

@@ -155,6 +155,7 @@ class Taker:
             taken.waited_s,
             is_acked_by_reader=taken.is_acked_by_reader,
         )
+        held.num_cached_before = taken.num_cached_tokens
         self._runs.confirm(held, taken.prefix, prompt, taken.pages)
         if held.trace is not None:
             held.trace.on_claimed(taken.epoch, len(taken.prefix.tokens), taken.before)

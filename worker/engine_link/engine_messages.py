@@ -203,6 +203,7 @@ class RunBegin(msgspec.Struct, frozen=True, array_like=True):
 
     run_id: int
     queue_s: float  # since it came
+    num_cached_tokens: int = 0  # of its prompt, that the prefix cache had when it first began
 
 
 class RunShare(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -104,6 +104,8 @@ class HeldRequest:
     prompt_logprobs: bytes = b""
     workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order
     clock: RunClock | None = None  # of its run
+    # Tokens of its prompt that were cached for its first run, as a release told; None: none did
+    num_cached_before: int | None = None
     cost: RequestCost = field(default_factory=RequestCost)
     num_prefix: int = 0  # tokens that earlier epochs had logged, or that were given
     progress_epoch: int = 0  # the last of them that logged a new one
@@ -172,6 +174,15 @@ class HeldRequest:
         self.state = HoldState.DROPPED
         if self.watched is not None:
             self.watched.set()
+
+    @property
+    def num_cached_tokens(self) -> int | None:
+        """Of its prompt, for its first run: what another has computed for it meanwhile is nothing
+        that its client saved. None: no run has begun.
+        """
+        if self.num_cached_before is not None:
+            return self.num_cached_before
+        return self.clock.num_cached_tokens if self.clock and self.clock.has_begun else None
 
     @property
     def num_output_tokens(self) -> int:

@@ -19,13 +19,15 @@ class RunClock:
     added_at: float
     queue_s: float = 0.0
     has_begun: bool = False
+    num_cached_tokens: int = 0  # of its prompt, when it began
     first_token_at: float = 0.0  # 0: none yet
     finished_at: float = 0.0
 
-    def begin(self, queue_s: float) -> None:
+    def begin(self, queue_s: float, num_cached_tokens: int = 0) -> None:
         """The engine has taken it from its queue; of several times the first counts."""
         if not self.has_begun:
             self.has_begun, self.queue_s = True, queue_s
+            self.num_cached_tokens = num_cached_tokens
 
     def note_output(self, now: float, *, is_last: bool) -> None:
         if not self.first_token_at:

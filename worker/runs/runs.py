@@ -201,7 +201,7 @@ class Runs:
     def _note_begun(self, begun: RunBegin) -> None:
         held = self._held_requests.of_run(begun.run_id)
         if held is not None and held.clock is not None:
-            held.clock.begin(begun.queue_s)
+            held.clock.begin(begun.queue_s, begun.num_cached_tokens)
             if held.trace is not None:
                 held.trace.on_begun(begun.queue_s)
 
@@ -267,6 +267,10 @@ class Runs:
             if held.request.given is not None:
                 facts = msgspec.structs.replace(facts, num_given=held.request.given.num_tokens)
             held.finish = msgspec.structs.replace(held.finish, run=facts)
+            if held.num_cached_before is not None:
+                held.finish = msgspec.structs.replace(
+                    held.finish, num_cached_tokens=held.num_cached_before
+                )
         entry = held.next_entry(now)
         if entry is None:
             return

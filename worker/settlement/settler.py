@@ -169,6 +169,7 @@ class Settler:
             pinned,
             cost=held.cost.tell(time.monotonic()),
             pages=self._pages(),
+            num_cached_tokens=held.num_cached_tokens,
         )
         try:
             if not await self._is_released(held, release):

@@ -55,6 +55,7 @@ async def first_token(worker: RunningWorker) -> int:
     """Of the next run, behind its claim; its run id."""
     run = await worker.engine.next_run()
     await eventually(lambda: all(held.state is HoldState.RUNNING for held in worker.held))
+    worker.engine.begin(run.run_id, 0.0, num_cached_tokens=2)
     worker.engine.emit(run.run_id, [1])
     return run.run_id
 
@@ -74,9 +75,12 @@ async def test_the_rest_is_decoded_elsewhere_and_the_queue_hears_nothing(stage: 
         assert other.options.seeks_pages
         assert not first.engine.runs[run_id].options.seeks_pages
         assert first.engine.aborted == [run_id]
+        second.engine.begin(other.run_id, 0.0, num_cached_tokens=3)
         second.engine.emit(other.run_id, [2, 3], STOP)
         fold = await stage.until_finished(request.rid)
-        assert (fold.tokens, fold.finish) == ([1, 2, 3], STOP)
+        assert fold.finish is not None
+        assert (fold.tokens, fold.finish.reason) == ([1, 2, 3], FinishReason.STOP)
+        assert fold.finish.num_cached_tokens == 2, "its client saved what its first run found"
         await stage.until_queue_is_empty()
         claim, release, last = [each.record for each in await stage.records(request.rid)]
         assert isinstance(claim, Claim)

@@ -92,4 +92,6 @@ class StepPipeline:
 
     def _note_begun(self, now_s: float) -> None:
         for req in self._scheduler.take_begun():
-            self._begun.append(RunBegin(req.run_id, now_s - req.arrived_at_s))
+            self._begun.append(
+                RunBegin(req.run_id, now_s - req.arrived_at_s, req.num_cached_tokens or 0)
+            )
