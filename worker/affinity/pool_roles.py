@@ -42,6 +42,7 @@ class PoolRoles:
         self._heartbeats = heartbeats
         self._others: list[WorkerCard] = []
         self._num_asked: dict[str, int] = {}  # of those that decode, since the last look
+        self._missed: set[str] = set()  # of these, by the last look
         self._has_looked = False
         self._has_warned = False
 
@@ -54,15 +55,18 @@ class PoolRoles:
             await asyncio.sleep(beat_s(_LOOK_S))
 
     async def look(self) -> None:
-        """Raises BrokerError. While heartbeats cannot be written, who is absent may be alive."""
-        cards = readable(WorkerCard, await self._workers.entries(f"{self._pool}."))
+        """Raises BrokerError. While heartbeats cannot be written, who is absent may be alive; and a
+        look may miss one whose card is written meanwhile, but not two looks.
+        """
+        found = readable(WorkerCard, await self._workers.entries(f"{self._pool}."))
         if not self._heartbeats.is_steady:
             return
-        self._others = [
-            card
-            for card in cards
-            if card.worker != self._worker_id and card.state is WorkerState.READY
+        cards = {card.worker: card for card in found if card.worker != self._worker_id}
+        missed = {card.worker for card in self._others} - cards.keys()
+        self._others = [card for card in cards.values() if card.state is WorkerState.READY] + [
+            card for card in self._others if card.worker in missed - self._missed
         ]
+        self._missed = missed - self._missed
         self._num_asked.clear()
         self._has_looked = True
 
