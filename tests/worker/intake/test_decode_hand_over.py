@@ -39,9 +39,9 @@ async def apart(
 ) -> AsyncIterator[tuple[RunningWorker, RunningWorker]]:
     """One that computes prompts, and one that decodes, which know of each other."""
     async with (
-        running_worker(stage, role="prefill", is_ready=False) as first,
+        running_worker(stage, role="prefill", hang_timeout_s=60.0, is_ready=False) as first,
         running_worker(
-            stage, role="decode", is_ready=False, max_running=num_decode_slots
+            stage, role="decode", hang_timeout_s=60.0, is_ready=False, max_running=num_decode_slots
         ) as second,
     ):
         first.engine.become_ready(pages="folder")
@@ -168,7 +168,7 @@ async def test_what_is_not_taken_after_all_goes_on_where_it_was(
     )
     bucket = stage.cluster.bucket(stage.cluster.subjects.workers_bucket)
     await bucket.put(f"{POOL}.worker-x", encode(card))
-    async with running_worker(stage, role="prefill") as first:
+    async with running_worker(stage, role="prefill", hang_timeout_s=60.0) as first:
         await eventually(lambda: bool(first.runner.parts.roles._others))
         request = make_request()
         await stage.submit(request)
@@ -186,7 +186,7 @@ async def test_what_is_not_taken_after_all_goes_on_where_it_was(
 
 
 async def test_who_decodes_takes_from_the_queue_while_nobody_else_does(stage: Stage) -> None:
-    async with running_worker(stage, role="decode") as second:
+    async with running_worker(stage, role="decode", hang_timeout_s=60.0) as second:
         await stage.submit(make_request())
         run = await second.engine.next_run()
         second.engine.emit(run.run_id, [1], STOP)
