@@ -18,7 +18,14 @@ import pytest
 
 from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard
-from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, SCRIPTED, RoleProcess, RoleStack
+from tests.e2e.role_stack import (
+    DEMO_MODEL,
+    MODEL_NAME,
+    REAL_ENGINE,
+    SCRIPTED,
+    RoleProcess,
+    RoleStack,
+)
 from tests.e2e.streams import IdStream, Stream, completion_body, http_client, run_stream
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
@@ -270,19 +277,32 @@ async def test_a_draining_worker_hands_over_within_a_second(stack: RoleStack) ->
     assert max(stream.max_gap_s for stream in disturbed.streams) < 1
 
 
-@pytest.mark.parametrize("temperature", [0, pytest.param(0.8, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("temperature", "drafts"),
+    [
+        (0, ()),
+        (0.8, ("--draft-model", str(DEMO_MODEL))),
+        pytest.param(0.8, (), marks=pytest.mark.nightly),
+    ],
+)
 async def test_a_real_model_goes_on_with_the_same_tokens(
-    stack: RoleStack, temperature: float
+    stack: RoleStack, temperature: float, drafts: tuple[str, ...]
 ) -> None:
-    first = stack.start_worker(*REAL_ENGINE)
+    """Also where a draft model guesses, as none does for what is expected."""
+    plain = stack.start_worker(*REAL_ENGINE)
     await stack.wait_ready(1)
     fields: dict[str, Any] = {"temperature": temperature, "seed": 7, "max_tokens": 300}
     undisturbed = await run_stream(stack.url(), **fields)
+    first = plain
+    if drafts:
+        first = stack.start_worker(*REAL_ENGINE, *drafts)
+        await stack.wait_ready(2)
+        await asyncio.to_thread(plain.stop)
     stream = Stream()
     running = asyncio.create_task(stream.post(stack.url(), completion_body(**fields)))
     await stream.wait_for_tokens(20)
     first.kill()
-    stack.start_worker(*REAL_ENGINE)
+    stack.start_worker(*REAL_ENGINE, *drafts)
     await asyncio.wait_for(running, 60)
     assert stream.text == undisturbed.text
     assert stream.is_done
