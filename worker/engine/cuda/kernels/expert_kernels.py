@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from worker.engine.cuda.kernels.fixed_linear import BLOCK_BYTES, multiply_tile
+
 FEW_ROWS, MANY_ROWS = 16, 64  # the least that tensor cores multiply, and that Hopper's wide ones do
-BLOCK_BYTES = 128  # of a row's inputs, and of a weight's, that are multiplied at a time
 _BLOCK_PLACES = 1024  # rows that are looked through at a time
 
 
@@ -220,23 +221,24 @@ def _expert_linear_kernel(
     end = tl.sum(tl.where(experts <= expert, counts, 0), axis=0)
     rows = first + block_in_expert * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     outputs = tl.program_id(0) // num_blocks * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
-    cols = tl.arange(0, BLOCK_WIDTH)
     is_row, is_output = rows < end, outputs < num_outputs
     order = tl.load(order_ptr + rows, mask=is_row, other=0)
     sources = order // num_chosen if IS_GIVEN_TOKENS else rows
     targets = rows if IS_GIVEN_TOKENS else order
     weight_ptr = weights_ptr + expert.to(tl.int64) * num_outputs * width
-    x_places = x_ptr + sources.to(tl.int64)[:, None] * width + cols[None, :]
-    weight_places = weight_ptr + outputs.to(tl.int64)[None, :] * width + cols[:, None]
-    acc = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
-    for start in range(0, width, BLOCK_WIDTH):
-        is_x, is_weight = is_row[:, None], is_output[None, :]
-        if not IS_EVEN:
-            is_col = start + cols < width
-            is_x, is_weight = is_x & is_col[None, :], is_weight & is_col[:, None]
-        x = tl.load(x_places + start, mask=is_x, other=0.0)
-        weight = tl.load(weight_places + start, mask=is_weight, other=0.0)
-        acc = tl.dot(x, weight, acc, input_precision="ieee")
+    acc = multiply_tile(
+        x_ptr,
+        weight_ptr,
+        sources,
+        outputs,
+        is_row,
+        is_output,
+        0,
+        width,
+        width,
+        BLOCK_WIDTH,
+        IS_EVEN,
+    )
     if HAS_BIAS:
         biases = tl.load(biases_ptr + expert * num_outputs + outputs, mask=is_output, other=0.0)
         acc += biases.to(tl.float32)[None, :]

@@ -52,6 +52,36 @@ def _block_outputs(num_outputs: int) -> int:
     return 64 if num_outputs <= 16384 else 128
 
 
+@triton.jit
+def multiply_tile(
+    x_ptr,
+    weight_ptr,
+    rows,  # [num_rows], of x
+    outputs,  # [num_outputs]: rows of the weight
+    is_row,
+    is_output,
+    first,
+    end,
+    width,
+    BLOCK_WIDTH: tl.constexpr,
+    IS_EVEN: tl.constexpr,  # whether blocks end where inputs do
+):
+    """[num_rows, num_outputs] float32: over the inputs from `first` to `end`, block by block."""
+    cols = tl.arange(0, BLOCK_WIDTH)
+    x_places = x_ptr + rows.to(tl.int64)[:, None] * width + cols[None, :]
+    weight_places = weight_ptr + outputs.to(tl.int64)[None, :] * width + cols[:, None]
+    acc = tl.zeros([rows.shape[0], outputs.shape[0]], tl.float32)
+    for start in range(first, end, BLOCK_WIDTH):
+        is_x, is_weight = is_row[:, None], is_output[None, :]
+        if not IS_EVEN:
+            is_col = start + cols < width
+            is_x, is_weight = is_x & is_col[None, :], is_weight & is_col[:, None]
+        x = tl.load(x_places + start, mask=is_x, other=0.0)
+        weight = tl.load(weight_places + start, mask=is_weight, other=0.0)
+        acc = tl.dot(x, weight, acc, input_precision="ieee")
+    return acc
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _fixed_linear_kernel(
     x_ptr,
@@ -71,19 +101,10 @@ def _fixed_linear_kernel(
     num_row_blocks = tl.cdiv(num_rows, BLOCK_ROWS)
     rows = tl.program_id(0) % num_row_blocks * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     outputs = tl.program_id(0) // num_row_blocks * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
-    cols = tl.arange(0, BLOCK_WIDTH)
     is_row, is_output = rows < num_rows, outputs < num_outputs
-    x_places = x_ptr + rows.to(tl.int64)[:, None] * width + cols[None, :]
-    weight_places = weight_ptr + outputs.to(tl.int64)[None, :] * width + cols[:, None]
-    acc = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
-    for start in range(0, width, BLOCK_WIDTH):
-        is_x, is_weight = is_row[:, None], is_output[None, :]
-        if not IS_EVEN:
-            is_col = start + cols < width
-            is_x, is_weight = is_x & is_col[None, :], is_weight & is_col[:, None]
-        x = tl.load(x_places + start, mask=is_x, other=0.0)
-        weight = tl.load(weight_places + start, mask=is_weight, other=0.0)
-        acc = tl.dot(x, weight, acc, input_precision="ieee")
+    acc = multiply_tile(
+        x_ptr, weight_ptr, rows, outputs, is_row, is_output, 0, width, width, BLOCK_WIDTH, IS_EVEN
+    )
     if HAS_BIAS:
         acc += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
     places = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]

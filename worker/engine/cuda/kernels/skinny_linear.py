@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from worker.engine.cuda.kernels.fixed_linear import multiply_tile
+
 MAX_ROWS = 16  # the least that tensor cores multiply
 
 
@@ -94,22 +96,24 @@ def _skinny_linear_kernel(
     HAS_BIAS: tl.constexpr,
 ):
     block, split = tl.program_id(0), tl.program_id(1)
-    rows, cols = tl.arange(0, ROWS), tl.arange(0, BLOCK_WIDTH)
+    rows = tl.arange(0, ROWS)
     outputs = block * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     is_row, is_output = rows < num_rows, outputs < num_outputs
-    x_places = x_ptr + rows[:, None] * width + cols[None, :]
-    weight_places = weight_ptr + outputs.to(tl.int64)[None, :] * width + cols[:, None]
     split_width = tl.cdiv(tl.cdiv(width, BLOCK_WIDTH), num_splits) * BLOCK_WIDTH
     first = split * split_width
-    acc = tl.zeros([ROWS, BLOCK_OUTPUTS], tl.float32)
-    for start in range(first, tl.minimum(first + split_width, width), BLOCK_WIDTH):
-        is_x, is_weight = is_row[:, None], is_output[None, :]
-        if not IS_EVEN:
-            is_col = start + cols < width
-            is_x, is_weight = is_x & is_col[None, :], is_weight & is_col[:, None]
-        x = tl.load(x_places + start, mask=is_x, other=0.0)
-        weight = tl.load(weight_places + start, mask=is_weight, other=0.0)
-        acc = tl.dot(x, weight, acc, input_precision="ieee")
+    acc = multiply_tile(
+        x_ptr,
+        weight_ptr,
+        rows,
+        outputs,
+        is_row,
+        is_output,
+        first,
+        tl.minimum(first + split_width, width),
+        width,
+        BLOCK_WIDTH,
+        IS_EVEN,
+    )
     if num_splits > 1:
         values = rows[:, None] * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)[None, :]
         sums = sums_ptr + block * num_splits * ROWS * BLOCK_OUTPUTS + values
