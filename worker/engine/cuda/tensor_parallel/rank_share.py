@@ -209,21 +209,17 @@ class RankShare:
         """Which values of a tensor, and along which of its dimensions; None: they are of a sum."""
         mlp, size = experts.mlp, experts.intermediate_size
         is_down = part.module == ("down_proj" if part.is_stacked else mlp.down)
-        if part.is_bias:
-            dim = None if is_down else 0
-        else:
-            is_transposed = part.is_stacked and experts.is_stored_transposed
-            dim = int(is_down != is_transposed)
-        if dim is None:
+        if is_down and part.is_bias:
             return None
-        slices = self.inner(mlp, size)
+        is_transposed = part.is_stacked and experts.is_stored_transposed and not part.is_bias
+        dim = part.is_stacked + (is_down != is_transposed)
         if is_down:
-            slices = self.even(size)
-        elif part.is_stacked:
-            num = len(mlp.up_sizes(size))
-            in_turns = experts.is_stored_in_turns
-            slices = self.even(num * size) if in_turns else joined([self.even(size)] * num)
-        return slices, dim + part.is_stacked
+            return self.even(size), dim
+        if not part.is_stacked:
+            return self.inner(mlp, size), dim
+        num = len(mlp.up_sizes(size))
+        in_turns = experts.is_stored_in_turns
+        return self.even(num * size) if in_turns else joined([self.even(size)] * num), dim
 
     def columns(self, layer_id: int, module: str) -> Slices | None:
         """Of what a module takes, of which it gives a summand; None: it gives no summand."""
