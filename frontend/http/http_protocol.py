@@ -164,8 +164,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_timer()
         self._is_head_whole = True
-        if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
-            self._refusal = _too_large()
+        self._refusal = _head_error(self.headers)
+        if self._refusal is not None:
             raise self._refusal
         self._client.enter(self.scope)  # type: ignore[arg-type]
         super().on_headers_complete()
@@ -223,6 +223,25 @@ class GuardedProtocol(HttpToolsProtocol):
             self._start_timer()  # the answer before it still goes out
             return
         self._refuse(RequestTimeout(f"The head was not whole after {self._head_timeout_s:g} s."))
+
+
+def _head_error(headers: list[tuple[bytes, bytes]]) -> RequestError | None:
+    """Beyond what the parser sees: a proxy before us must read a head as we do (RFC 9112, 3.2 and
+    6.1).
+    """
+    num_bytes = num_hosts = 0
+    for name, value in headers:
+        num_bytes += len(name) + len(value)
+        if name == b"host":
+            num_hosts += 1
+        elif name == b"transfer-encoding" and value.lower() != b"chunked":
+            return InvalidRequest(
+                f"Transfer-Encoding {value.decode('latin-1')!r} is not understood, only 'chunked'.",
+                code="invalid_http",
+            )
+    if num_hosts > 1:
+        return InvalidRequest(f"The head has {num_hosts} Host fields.", code="invalid_http")
+    return _too_large() if num_bytes > MAX_HEAD_BYTES else None
 
 
 def _too_large() -> HeadersTooLarge:

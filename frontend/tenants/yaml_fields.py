@@ -13,13 +13,18 @@ from shared.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_MAX_CHARACTERS = 16 * 1024**2
+
 
 def compose(path: Path, what: str) -> yaml.Node | None:
     """The root of the file that holds this; None when it is empty. Raises ConfigError."""
     try:
-        text = path.read_text()
+        with path.open() as file:
+            text = file.read(_MAX_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"cannot read the {what} in {path}: {exc}") from exc
+    if len(text) > _MAX_CHARACTERS:
+        raise ConfigError(f"{path}: more than {_MAX_CHARACTERS} characters are no {what}")
     try:
         # JSON is YAML, but for tabs between its tokens.
         return yaml.compose(text.expandtabs(), yaml.SafeLoader)

@@ -121,6 +121,8 @@ async def test_what_is_not_http_is_told_so(stack: Stack) -> None:
         b"\x16\x03\x01 hello\r\n\r\n",
         head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nno length\r\n",
         head + b"Transfer-Encoding: unheard-of\r\n\r\n{}",
+        head + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        head + b"Host: elsewhere\r\nContent-Length: 2\r\n\r\n{}",
     ):
         connection = await Connection.open(running)
         connection.writer.write(raw)

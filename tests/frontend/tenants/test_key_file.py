@@ -137,3 +137,8 @@ def test_a_key_in_both_files_has_its_limits(tmp_path: Path) -> None:
     assert identify(keys, "x") == Tenant("a", max_concurrent=3)
     assert identify(keys, "y").id.startswith("key:")
     assert len({identify(keys, name).id for name in "xy"}) == 2
+
+
+def test_a_file_without_end_is_not_read_for_ever() -> None:
+    with pytest.raises(ConfigError, match="more than 16777216 characters are no API keys"):
+        read_key_file(Path("/dev/zero"))
