@@ -51,10 +51,11 @@ from shared.protocol.reply import Surface
 
 @dataclass(frozen=True, slots=True)
 class SurfaceParts:
-    """`jobs` reads the bodies of all APIs; two readers are asked for tokens alone, too."""
+    """`jobs` reads the bodies of all APIs; three readers are asked for tokens alone, too."""
 
     chats: ChatRequests
     messages: MessageRequests
+    responses: ResponseRequests
     jobs: JobReader
 
     @classmethod
@@ -62,6 +63,14 @@ class SurfaceParts:
         models, encoder, images = streams.models, process.encoder, process.images
         chats = ChatRequests(models, encoder, images, styles=process.styles)
         messages = MessageRequests(models, chats)
+        responses = ResponseRequests(
+            models,
+            encoder,
+            streams.responses,
+            streams.conversations,
+            images,
+            styles=process.styles,
+        )
         inputs = PooledInputs(models, encoder, chats)
         embeddings = EmbeddingRequests(inputs)
         open_ended = CompletionRequests(models, encoder, default_max_tokens=None)
@@ -76,14 +85,7 @@ class SurfaceParts:
             Surface.POOLING: PoolingRequests(inputs),
             Surface.GENERATE: GenerateRequests(models, encoder),
             Surface.INFILL: InfillRequests(models, encoder),
-            Surface.RESPONSES: ResponseRequests(
-                models,
-                encoder,
-                streams.responses,
-                streams.conversations,
-                images,
-                styles=process.styles,
-            ),
+            Surface.RESPONSES: responses,
             Surface.MESSAGES: messages,
             Surface.OLLAMA_CHAT: OllamaChats(models, chats),
             Surface.OLLAMA_GENERATE: OllamaCompletions(models, chats, open_ended),
@@ -94,7 +96,7 @@ class SurfaceParts:
             },
             Surface.FORK: ForkRequests(models, encoder, streams.fork_sources),
         }
-        return cls(chats, messages, JobReader(readers, process.grammars))
+        return cls(chats, messages, responses, JobReader(readers, process.grammars))
 
 
 @dataclass(frozen=True, slots=True)

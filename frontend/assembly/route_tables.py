@@ -54,7 +54,9 @@ def route_tables(
         AudioRoutes(starts, process.intake, config.audio_limits()),
         MessageRoutes(starts, inference, parts.surfaces.messages, bodies),
         OllamaRoutes(inference, models, version, bodies, ping_interval_s=ping_s),
-        ResponseRoutes(stored.responses, ping_s),
+        ResponseRoutes(
+            stored.responses, inference, parts.surfaces.responses, bodies, ping_interval_s=ping_s
+        ),
         ConversationRoutes(stored.conversations, bodies),
         StreamRoutes(inference, stored.erasing, cluster.paths, bodies, ping_interval_s=ping_s),
         ModelRoutes(listing),

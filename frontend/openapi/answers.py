@@ -49,6 +49,7 @@ from frontend.surfaces.responses.response_answer import (
     ConversationDeleted,
     ConversationObject,
     InputItems,
+    InputTokens,
     Response,
     ResponseDeleted,
 )
@@ -109,6 +110,7 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (
     OllamaError,
     Response,
     InputItems,
+    InputTokens,
     ResponseDeleted,
     ConversationObject,
     ConversationDeleted,

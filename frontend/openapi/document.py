@@ -99,6 +99,9 @@ def openapi_document(version: str) -> dict[str, Any]:
         **_twice(CLASS_PATHS[::-1], "post", start_of("classify", "ClassBody", "ClassList")),
         **_twice(POOLING_PATHS[::-1], "post", start_of("pooling", "PoolingBody", "PooledList")),
         **_twice(RESPONSE_PATHS, "post", start_of("create_response", "ResponseBody", "Response")),
+        "/v1/responses/input_tokens": {
+            "post": operation_of("input_tokens", "InputTokens", body=schema_ref("ResponseBody"))
+        },
         "/v1/responses/{response_id}": {
             "get": operation_of(
                 "get_response", "Response", parameters=[_RESPONSE_ID, *_EVENT_QUERY], streams=True

@@ -72,6 +72,8 @@ def test_structured_output(client: OpenAI) -> None:
 def test_responses(client: OpenAI) -> None:
     asked = {"model": MODEL, "input": "Hello! Who are you?", "temperature": 0}
     answer = client.responses.create(**asked)
+    counted = client.responses.input_tokens.count(model=MODEL, input=asked["input"])
+    assert counted.input_tokens == answer.usage.input_tokens
     with client.responses.stream(**asked) as stream:
         final = stream.get_final_response()
     assert final.output_text == answer.output_text

@@ -25,7 +25,7 @@ from frontend.fields.thinking_fields import thinking_budget
 from frontend.images.loader import ImageLoader, Loaded
 from frontend.images.placeholders import prompt_of, with_stamps
 from frontend.jobs.dry_fields import dry_breakers
-from frontend.jobs.job import Caller, Job, ResponseDraft
+from frontend.jobs.job import Caller, Job, Prompt, ResponseDraft
 from frontend.jobs.prompt_encoder import PromptEncoder
 from frontend.jobs.stored_response import Conversation, ResponseParams
 from frontend.models.model_directory import ModelDirectory, ServedModel
@@ -166,17 +166,9 @@ class ResponseRequests:
             text_format=grammar,
         )
         conversation = await self._conversation(body.conversation, caller)
-        earlier, source = await self._earlier(body.previous_response_id, conversation, caller)
-        items = earlier + items
-        check_calls(items, len(earlier))
-        sources = images_of(items, len(earlier), source)
-        images = await self._images.load(sources, model, caller.tenant.id)
-        token_ids = await self._encode(
-            caller, model, messages_of(items, body.instructions), use, body.reasoning, images
-        )
-        prompt = prompt_of(token_ids, images, model, "input")
+        items, prompt = await self._prompt(body, items, conversation, use, model, caller)
         answer = self._styles.answer_format(
-            model, use, token_ids, tells_reasoning=use is not None or grammar is None
+            model, use, prompt.token_ids, tells_reasoning=use is not None or grammar is None
         )
         sampling = with_budget(sampling, thinking_budget(body), answer, model)
         return Job(
@@ -188,6 +180,38 @@ class ResponseRequests:
             answer=answer,
             response=ResponseDraft(_params(body, sampling, grammar), items, conversation),
         )
+
+    async def count(self, raw: dict[str, Any], caller: Caller) -> int:
+        """Tokens of the prompt, whatever chooses those behind it. Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        name = required_model(body.model)
+        _check(body, caller)
+        items = input_items(body.input)
+        use = response_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+        model = await self._models.model(name)
+        conversation = await self._conversation(body.conversation, caller)
+        _, prompt = await self._prompt(body, items, conversation, use, model, caller)
+        return len(prompt.token_ids)
+
+    async def _prompt(
+        self,
+        body: ResponseBody,
+        items: list[dict[str, Any]],
+        conversation: Conversation | None,
+        use: ToolUse | None,
+        model: ServedModel,
+        caller: Caller,
+    ) -> tuple[list[dict[str, Any]], Prompt]:
+        """The input behind what was said before, and what the model reads of both."""
+        earlier, source = await self._earlier(body.previous_response_id, conversation, caller)
+        items = earlier + items
+        check_calls(items, len(earlier))
+        sources = images_of(items, len(earlier), source)
+        images = await self._images.load(sources, model, caller.tenant.id)
+        token_ids = await self._encode(
+            caller, model, messages_of(items, body.instructions), use, body.reasoning, images
+        )
+        return items, prompt_of(token_ids, images, model, "input")
 
     async def _encode(
         self,

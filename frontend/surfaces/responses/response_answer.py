@@ -178,6 +178,13 @@ class InputItems(WireStruct, frozen=True, kw_only=True):
     has_more: bool
 
 
+class InputTokens(WireStruct, frozen=True, kw_only=True):
+    """The tokens of a response's prompt."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: Count
+
+
 class ResponseDeleted(WireStruct, frozen=True, kw_only=True):
     """A response that is gone."""
 

@@ -79,6 +79,7 @@ async def test_over_http_and_nats(stack: Stack) -> None:
             ("/v1/messages", {**BODY, "max_tokens": 5}),
             ("/tokenize", {"prompt": "x"}),
             ("/v1/messages/count_tokens", BODY),
+            ("/v1/responses/input_tokens", {"model": "tiny", "input": "Hi"}),
         ):
             answer = await client.post(path, json={**body, **ODD})
             assert (answer.status_code, answer.headers["x-unknown-fields"]) == (

@@ -192,6 +192,11 @@ CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "detokenize": ("POST", "/detokenize", {"tokens": [40]}),
     "template": ("POST", "/apply-template", {"messages": [HI]}),
     "count": ("POST", "/v1/messages/count_tokens", BODY),
+    "count of a response": (
+        "POST",
+        "/v1/responses/input_tokens",
+        {"model": "tiny", "input": "Hi"},
+    ),
     "stream": ("GET", "/v1/streams/{rid}?stream=false", None),
     "responses": ("GET", "/v1/responses/resp_{response}?stream=true", None),
     "batch of chats": ("POST", f"{CHAT}/batch", {"model": "tiny", "messages": [[HI]]}),

@@ -21,7 +21,7 @@ from frontend.surfaces.completions.completion_answer import Completion
 from frontend.surfaces.embeddings.embedding_answer import EmbeddingList
 from frontend.surfaces.generate.generate_answer import GeneratedText
 from frontend.surfaces.responses.event_answer import EVENT_KINDS
-from frontend.surfaces.responses.response_answer import InputItems, ResponseDeleted
+from frontend.surfaces.responses.response_answer import InputItems, InputTokens, ResponseDeleted
 from frontend.surfaces.scores.score_answer import Ranking, ScoreList
 from frontend.surfaces.tokens import (
     Detokenized,
@@ -189,6 +189,9 @@ async def test_responses(stack: Stack) -> None:
         }
         kept = f"{path}/{whole['id']}"
         check_response_answer((await http.get(kept)).json())
+        counted = (await http.post(f"{path}/input_tokens", json=body)).json()
+        check_answer(InputTokens, counted)
+        assert counted["input_tokens"] == whole["usage"]["input_tokens"]
         page = (await http.get(f"{kept}/input_items")).json()
         check_answer(InputItems, page)
         check_items(page["data"])

@@ -276,6 +276,9 @@ async def test_a_conversation_goes_on(two: Two, stack: Stack) -> None:
         model="tiny", input="More", previous_response_id=first.id, instructions="New."
     )
     await two.here.responses.delete(first.id)  # the second has all of it
+    counted = await two.there.responses.input_tokens.count(
+        model="tiny", input="Last", previous_response_id=second.id
+    )
     third = await two.here.responses.create(
         model="tiny",
         input=[{"role": "user", "content": [{"type": "input_text", "text": "Last"}]}],
@@ -292,6 +295,7 @@ async def test_a_conversation_goes_on(two: Two, stack: Stack) -> None:
         ("user", "Last"),
     ]
     lengths = [run.reply.num_prompt_tokens for run in stack.backend.runs.values()]
+    assert counted.input_tokens == lengths[2]
     turn = "<user\nHi><assistant\nHello, world!>"  # one special token for < and for >, and a \n
     assert lengths[2] - lengths[0] == len(
         turn + "\n\n" + "<user\nMore><assistant\nHello, world!>" + "\n\n" + "Last"
