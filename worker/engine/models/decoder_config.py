@@ -24,7 +24,13 @@ from worker.engine.models.layer_config import (
     QueryGrowth,
     SharedBlocksConfig,
 )
-from worker.engine.models.model_config import ConfigFile, ModelConfig, NotFused, is_classifier
+from worker.engine.models.model_config import (
+    ConfigFile,
+    ModelConfig,
+    NotFused,
+    is_classifier,
+    token_ids_of,
+)
 from worker.engine.models.recurrent.recurrent_config import RecurrentConfig
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
@@ -303,8 +309,6 @@ class DecoderConfig(ModelConfig):
 
 def decoder_config(
     config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
     *,
     windows: tuple[int | None, ...],
     has_attention_bias: bool = False,  # of queries, keys, values, and the output
@@ -340,7 +344,7 @@ def decoder_config(
     scale = attention_scale or head_dim**-0.5
     return _counted(
         DecoderConfig(
-            architecture=architecture,
+            architecture=config.architecture,
             vocab_size=config.integer("vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=intermediate_size or config.integer("intermediate_size"),
@@ -367,7 +371,7 @@ def decoder_config(
             has_tied_embeddings=config.boolean("tie_word_embeddings", default=False),
             mlp=mlp or LLAMA_MLP,
             stored_dtype=str(config.get("dtype", config.get("torch_dtype", "float32"))),
-            eos_token_ids=eos_token_ids,
+            eos_token_ids=token_ids_of(config, "eos_token_id") or (),
             unread_prefixes=tuple(f"model.layers.{layer_id}." for layer_id in guessing),
             mtp=MtpLayout.behind(len(windows)) if guessing else None,
         )

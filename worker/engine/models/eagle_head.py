@@ -56,7 +56,9 @@ class EagleConfig:
             ("norm_before_fc", False),
         ):
             config.refuse(name, *allowed)
-        decoder = llama_config(config.replaced(num_hidden_layers=1), EAGLE_ARCHITECTURE, ())
+        decoder = llama_config(
+            config.replaced(num_hidden_layers=1, architectures=[EAGLE_ARCHITECTURE])
+        )
         num_drafted = config.integer("draft_vocab_size", decoder.vocab_size)
         if num_drafted > decoder.vocab_size:
             raise ConfigError(

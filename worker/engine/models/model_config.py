@@ -104,6 +104,14 @@ class ConfigFile:
             raise ConfigError(f"{path} is not a JSON object")
         return cls(path, values)
 
+    @property
+    def architecture(self) -> str:
+        """The class of its model. Raises ConfigError."""
+        names = self.get("architectures", [])
+        if not isinstance(names, list) or len(names) != 1:
+            raise ConfigError(f"{self.path}: 'architectures' must name one, not {names!r}")
+        return str(names[0])
+
     def renamed(self, names: Mapping[str, str]) -> ConfigFile:
         """The same with values that it has by other names: ours, and its own."""
         others = {ours: self._values[own] for ours, own in names.items() if own in self._values}

@@ -118,7 +118,7 @@ from worker.engine.models.vision.tower import read_tower_config
 
 log = logging.getLogger(__name__)
 
-ReadConfig = Callable[[ConfigFile, str, tuple[int, ...]], DecoderConfig]
+ReadConfig = Callable[[ConfigFile], DecoderConfig]
 
 # Computed by models/decoder.py; all others by transformers.
 _PLAIN: dict[str, ReadConfig] = {
@@ -335,10 +335,7 @@ def _already_quantized(path: Path, name: str, wanted: MadeFormat) -> ConfigError
 
 
 def _read_architecture(model_path: Path, config: ConfigFile, *, on_gpu: bool) -> ModelConfig:
-    architectures = config.get("architectures", [])
-    if not isinstance(architectures, list) or len(architectures) != 1:
-        raise ConfigError(f"{config.path}: 'architectures' must name one, not {architectures!r}")
-    architecture = SAME_ARCHITECTURES.get(str(architectures[0]), str(architectures[0]))
+    architecture = SAME_ARCHITECTURES.get(config.architecture, config.architecture)
     eos_token_ids = _eos_token_ids(model_path, config)
     if architecture in ENCODERS | EMBEDDERS:
         return read_encoder_config(model_path, architecture)
@@ -347,7 +344,7 @@ def _read_architecture(model_path: Path, config: ConfigFile, *, on_gpu: bool) ->
     if architecture in TEXT_ARCHITECTURES:
         return _read_text_model(model_path, architecture, eos_token_ids, on_gpu=on_gpu)
     if architecture in _RAW:
-        return _RAW[architecture](config, architecture, eos_token_ids)
+        return _RAW[architecture](_named(config, architecture, eos_token_ids))
     return _read_completed(model_path, architecture, eos_token_ids, on_gpu=on_gpu)
 
 
@@ -388,7 +385,7 @@ def _read_completed(
         hf_config = hf_config or read_hf_config(model_path)
         values = ConfigFile(model_path / "config.json", hf_config.to_dict())
         try:
-            model = FUSED_ARCHITECTURES[architecture](values, architecture, eos_token_ids)
+            model = FUSED_ARCHITECTURES[architecture](_named(values, architecture, eos_token_ids))
             obstacle = _obstacle_on_gpus(model) if on_gpu else None
             if obstacle is None:
                 return model
@@ -398,6 +395,11 @@ def _read_completed(
                 raise
             log.info("%s goes through transformers: %s", architecture, exc)
     return read_transformers_config(model_path, architecture, eos_token_ids, hf_config)
+
+
+def _named(config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]) -> ConfigFile:
+    """As the reader of a family finds it: with what other files say of the same."""
+    return config.replaced(architectures=[architecture], eos_token_id=[*eos_token_ids])
 
 
 def _obstacle_on_gpus(model: DecoderConfig) -> str | None:

@@ -33,9 +33,7 @@ _STORED_NAMES = (
 )
 
 
-def afmoe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def afmoe_config(config: ConfigFile) -> DecoderConfig:
     """Experts chosen by sigmoid, with a correction. Raises ConfigError."""
     config.refuse("attention_bias", False)
     config = config.renamed(_NAMES).replaced(n_group=1, topk_group=1, norm_topk_prob=True)
@@ -44,7 +42,7 @@ def afmoe_config(
     is_scaled = config.boolean("mup_enabled", default=False)
     embedding = config.integer("hidden_size") ** 0.5 if is_scaled else 1.0
     scales = Scales(embedding=embedding)
-    model = decoder_config(config, architecture, eos_token_ids, windows=windows, scales=scales)
+    model = decoder_config(config, windows=windows, scales=scales)
     model = replace(
         with_layer_ropes(config, model, [model.rope if each else None for each in windows]),
         norm_places=_NORMS,

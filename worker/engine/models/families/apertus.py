@@ -11,9 +11,7 @@ from worker.engine.models.model_config import ConfigFile
 _PLACES = NormPlaces(before_attention="attention_layernorm", before_mlp="feedforward_layernorm")
 
 
-def apertus_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def apertus_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     mlp = MlpConfig(is_gated=False, up=("up_proj",))
     if config.get("hidden_act", "xielu") == "xielu":
@@ -22,8 +20,6 @@ def apertus_config(
         mlp = replace(mlp, activation=activation(config))
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         mlp=mlp,

@@ -20,15 +20,11 @@ _STORED_NAMES = (
 )
 
 
-def aria_text_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def aria_text_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config.refuse("mlp_bias", False)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
     )

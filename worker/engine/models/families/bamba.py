@@ -23,14 +23,10 @@ _STORED_NAMES = (
 )
 
 
-def bamba_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def bamba_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
@@ -43,8 +39,7 @@ def bamba_config(
     mamba = mamba_config(config, model.hidden_size)
     attending = _attending(config, model.num_layers)
     return with_recurrent_layers(
-        model,
-        [None if layer_id in attending else mamba for layer_id in range(model.num_layers)],
+        model, [None if layer_id in attending else mamba for layer_id in range(model.num_layers)]
     )
 
 

@@ -18,26 +18,17 @@ from worker.engine.models.rope_config import rope_config
 HEAD_NORM = HeadNormConfig(scope="own")
 
 
-def cohere_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def cohere_config(config: ConfigFile) -> DecoderConfig:
     """The first. Raises ConfigError, as the other readers do."""
-    model = any_cohere(config, architecture, eos_token_ids, same_window(config, None))
+    model = any_cohere(config, same_window(config, None))
     has_head_norm = config.boolean("use_qk_norm", default=False)
     return replace(model, head_norm=HEAD_NORM if has_head_norm else None)
 
 
-def any_cohere(
-    config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
-    windows: tuple[int | None, ...],
-) -> DecoderConfig:
+def any_cohere(config: ConfigFile, windows: tuple[int | None, ...]) -> DecoderConfig:
     """What all of them share."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows,
         has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_eps")),

@@ -7,11 +7,9 @@ from worker.engine.models.families.cohere import any_cohere
 from worker.engine.models.model_config import ConfigFile
 
 
-def cohere2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def cohere2_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     window = config.optional_integer("sliding_window", None)
     windows = windows_of_types(config, config.get("layer_types", None), window)
-    model = any_cohere(config, architecture, eos_token_ids, windows)
+    model = any_cohere(config, windows)
     return with_layer_ropes(config, model, [model.rope if each else None for each in windows])

@@ -15,14 +15,12 @@ from worker.engine.models.model_config import ConfigFile
 _HALF = WeightScale(module="shared_experts.down_proj", input=0.5)
 
 
-def cohere2_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def cohere2_moe_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     size, has_experts = config.integer("intermediate_size"), experts_by_layer(config)
     dense_size = config.optional_integer("prefix_dense_intermediate_size", None)
     of_dense = config.replaced(intermediate_size=dense_size or size)
-    model = cohere2_config(of_dense, architecture, eos_token_ids)
+    model = cohere2_config(of_dense)
     if config.integer("prefix_dense_sliding_window_pattern") == 1:
         by_layer = zip(model.layer_ropes, has_experts, strict=True)
         ropes = tuple(rope if is_sparse else model.rope for rope, is_sparse in by_layer)

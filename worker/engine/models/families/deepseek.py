@@ -15,18 +15,12 @@ from worker.engine.models.model_config import ConfigFile
 _TYPES_OF_MLPS = {"dense": False, "sparse": True}
 
 
-def deepseek_v2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def deepseek_v2_config(config: ConfigFile) -> DecoderConfig:
     """Experts chosen by softmax. Raises ConfigError, as the other readers do."""
     config.refuse("scoring_func", "softmax")
     config.refuse("norm_topk_prob", False)  # the released code would norm them, that of today not
     model = latent_decoder_config(
-        config,
-        architecture,
-        eos_token_ids,
-        has_neighbours=True,
-        has_mlp_bias=config.boolean("mlp_bias", default=False),
+        config, has_neighbours=True, has_mlp_bias=config.boolean("mlp_bias", default=False)
     )
     experts = _experts(config, "softmax")
     method = config.get("topk_method", "greedy")
@@ -40,19 +34,15 @@ def deepseek_v2_config(
     return with_experts(config, model, experts, layers_behind_dense(config))
 
 
-def deepseek_v3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def deepseek_v3_config(config: ConfigFile) -> DecoderConfig:
     """And R1, V3.1, Kimi K2: experts chosen by sigmoid, with a correction."""
     config.refuse("topk_method", "noaux_tc")
-    return v3_decoder_config(config, architecture, eos_token_ids, layers_behind_dense(config))
+    return v3_decoder_config(config, layers_behind_dense(config))
 
 
-def glm4_moe_lite_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def glm4_moe_lite_config(config: ConfigFile) -> DecoderConfig:
     """GLM 4.7 Flash: V3 in other words."""
-    return v3_decoder_config(config, architecture, eos_token_ids, experts_by_layer(config))
+    return v3_decoder_config(config, experts_by_layer(config))
 
 
 def experts_by_layer(config: ConfigFile) -> list[bool]:
@@ -63,14 +53,12 @@ def experts_by_layer(config: ConfigFile) -> list[bool]:
 
 def v3_decoder_config(
     config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
     has_experts: list[bool],
     mlp: MlpConfig = LLAMA_MLP,  # of an expert
 ) -> DecoderConfig:
     """Experts chosen by sigmoid, with a correction. Raises ConfigError."""
     config.refuse("scoring_func", "sigmoid")
-    model = latent_decoder_config(config, architecture, eos_token_ids)
+    model = latent_decoder_config(config)
     return with_experts(config, model, replace(v3_experts(config), mlp=mlp), has_experts)
 
 

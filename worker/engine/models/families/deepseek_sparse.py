@@ -11,30 +11,24 @@ from worker.engine.models.latent.latent_config import IndexerConfig
 from worker.engine.models.model_config import ConfigFile
 
 
-def deepseek_v32_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def deepseek_v32_config(config: ConfigFile) -> DecoderConfig:
     """Each layer chooses for itself. Raises ConfigError, as the other readers do."""
     config.refuse("topk_method", "noaux_tc")
     num_layers = config.integer("num_hidden_layers")
-    return _config(config, architecture, eos_token_ids, [True] * num_layers, has_neighbours=False)
+    return _config(config, [True] * num_layers, has_neighbours=False)
 
 
-def glm_moe_dsa_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def glm_moe_dsa_config(config: ConfigFile) -> DecoderConfig:
     """Some layers see what an earlier one chose."""
     types, num_layers = config.get("indexer_types", None), config.integer("num_hidden_layers")
     chooses = config.by_layer("indexer_types", types, {"full": True, "shared": False}, num_layers)
     if not chooses[0]:
         raise ConfigError(f"{config.path}: 'indexer_types' leaves the first layer without a choice")
-    return _config(config, architecture, eos_token_ids, chooses, has_neighbours=True)
+    return _config(config, chooses, has_neighbours=True)
 
 
 def _config(
     config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
     chooses: list[bool],  # by layer
     *,
     has_neighbours: bool,
@@ -44,7 +38,7 @@ def _config(
     types, num_layers = config.get("layer_types", None), len(chooses)
     config.by_layer("layer_types", types, {"indexed_attention": True}, num_layers)
     config.integer("q_lora_rank")  # of which the indexer's queries are made
-    model = v3_decoder_config(config, architecture, eos_token_ids, experts_by_layer(config))
+    model = v3_decoder_config(config, experts_by_layer(config))
     assert model.latent is not None, "it is DeepSeek V3's"
     indexer = IndexerConfig(
         num_heads=config.integer("index_n_heads"),

@@ -7,15 +7,11 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
 
-def ernie_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def ernie_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     has_bias = config.boolean("use_bias", default=False)
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=has_bias,
         has_mlp_bias=has_bias,

@@ -10,13 +10,11 @@ from worker.engine.models.families.ernie import ernie_config
 from worker.engine.models.model_config import ConfigFile, NotFused
 
 
-def ernie_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def ernie_moe_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     if config.boolean("use_bias", default=False):
         raise NotFused(f"{config.path}: biases beside experts are not computed here")
-    model = ernie_config(config, architecture, eos_token_ids)
+    model = ernie_config(config)
     correction = (".mlp.gate.e_score_correction_bias", ".mlp.moe_statics.e_score_correction_bias")
     model = replace(model, stored_names=(correction,), unread_prefixes=("model.mtp",))
     size = config.integer("moe_intermediate_size")

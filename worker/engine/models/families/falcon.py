@@ -19,9 +19,7 @@ from worker.engine.models.rope_config import rope_config
 _BESIDE = NormPlaces(before_attention="ln_attn", before_mlp="ln_mlp")
 
 
-def falcon_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def falcon_config(config: ConfigFile) -> DecoderConfig:
     """Of the 40B and later ones each head of keys lies with its queries. Raises ConfigError."""
     config.refuse("alibi", False)
     num_heads = config.integer("num_attention_heads")
@@ -35,8 +33,6 @@ def falcon_config(
     config = config.with_heads_of_width(1 if is_shared else num_kv_heads)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=has_bias,
         has_mlp_bias=has_bias,

@@ -26,14 +26,10 @@ _STORED_NAMES = (
 )
 
 
-def falcon_h1_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def falcon_h1_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),

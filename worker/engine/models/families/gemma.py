@@ -8,14 +8,10 @@ from worker.engine.models.model_config import ConfigFile, NotFused
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
 
-def gemma_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gemma_config(config: ConfigFile) -> DecoderConfig:
     """The first. Raises ConfigError, as the other readers do."""
     return any_gemma(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         rope=rope_config(config),
         activation_name="hidden_act",
@@ -24,8 +20,6 @@ def gemma_config(
 
 def any_gemma(
     config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
     *,
     windows: tuple[int | None, ...],
     rope: RopeConfig,
@@ -38,8 +32,6 @@ def any_gemma(
         raise NotFused(f"{config.path}: its tokens see later ones")
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows,
         has_attention_bias=config.boolean("attention_bias", default=False),
         attention_scale=attention_scale,

@@ -17,43 +17,29 @@ BOTH_SIDES = NormPlaces(
 )
 
 
-def gemma2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gemma2_config(config: ConfigFile) -> DecoderConfig:
     """The second. Raises ConfigError, as the other readers do."""
     soft_cap = config.optional_number("attn_logit_softcapping")
-    return _later_gemma(config, architecture, eos_token_ids, rope_config(config), soft_cap)
+    return _later_gemma(config, rope_config(config), soft_cap)
 
 
-def gemma3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gemma3_config(config: ConfigFile) -> DecoderConfig:
     """The third, its text. Its soft cap of attention is one that transformers does not compute."""
     ropes = ropes_by_layer(config)
-    model = _later_gemma(config, architecture, eos_token_ids, ropes.main, None)
+    model = _later_gemma(config, ropes.main, None)
     return replace(with_layer_ropes(config, model, ropes.layers), head_norm=HeadNormConfig())
 
 
-def vaultgemma_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def vaultgemma_config(config: ConfigFile) -> DecoderConfig:
     """The second, without norms behind attention and MLP."""
-    model = gemma2_config(config, architecture, eos_token_ids)
+    model = gemma2_config(config)
     return replace(model, norm_places=NormPlaces(before_mlp="pre_feedforward_layernorm"))
 
 
-def _later_gemma(
-    config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
-    rope: RopeConfig,
-    soft_cap: float | None,
-) -> DecoderConfig:
+def _later_gemma(config: ConfigFile, rope: RopeConfig, soft_cap: float | None) -> DecoderConfig:
     window = config.optional_integer("sliding_window", None)
     model = any_gemma(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows_of_types(config, config.get("layer_types", None), window),
         rope=rope,
         activation_name="hidden_activation",

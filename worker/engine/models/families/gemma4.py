@@ -27,17 +27,13 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import ropes_by_layer
 
 
-def gemma4_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gemma4_config(config: ConfigFile) -> DecoderConfig:
     """Its text. Raises ConfigError, as the other readers do."""
     config.refuse("use_bidirectional_attention", "vision")
     ropes, types = ropes_by_layer(config), config.get("layer_types", [])
     act, hidden_size = activation(config, "hidden_activation"), config.integer("hidden_size")
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows_of_types(config, types, config.integer("sliding_window")),
         has_attention_bias=config.boolean("attention_bias", default=False),
         attention_scale=1.0,

@@ -12,14 +12,10 @@ from worker.engine.models.rope_config import partial_rope_config
 BOTH_SIDES = NormPlaces(after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
 
 
-def glm_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def glm_config(config: ConfigFile) -> DecoderConfig:
     """The 9B of 2024. Raises ConfigError, as the other readers do."""
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=True),
         rope=partial_rope_config(config, has_neighbours=True),
@@ -27,8 +23,6 @@ def glm_config(
     )
 
 
-def glm4_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def glm4_config(config: ConfigFile) -> DecoderConfig:
     """GLM 4 of 2025 (0414): norms on both sides of attention and MLP."""
-    return replace(glm_config(config, architecture, eos_token_ids), norm_places=BOTH_SIDES)
+    return replace(glm_config(config), norm_places=BOTH_SIDES)

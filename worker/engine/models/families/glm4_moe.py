@@ -17,14 +17,10 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
 
-def glm4_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def glm4_moe_config(config: ConfigFile) -> DecoderConfig:
     """GLM 4.5 to 4.7. Raises ConfigError."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=False),
         rope=partial_rope_config(config),
@@ -34,15 +30,11 @@ def glm4_moe_config(
     return with_experts(config, model, v3_experts(config), layers_behind_dense(config))
 
 
-def dots1_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def dots1_config(config: ConfigFile) -> DecoderConfig:
     """Windows by layer, norms of queries and keys. Raises ConfigError."""
     window = config.optional_integer("sliding_window", None)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows_of_types(config, config.get("layer_types", None), window),
         has_attention_bias=config.boolean("attention_bias", default=False),
     )

@@ -31,11 +31,9 @@ _STORED_NAMES = (
 _STARTS = ("", "transformer.")  # without, as OpenAI stored it
 
 
-def gpt2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gpt2_config(config: ConfigFile) -> DecoderConfig:
     """Scores may shrink with the number of the layer. Raises ConfigError."""
-    model = _any_gpt2(config.renamed(NAMES).with_heads_of_width(), architecture, eos_token_ids)
+    model = _any_gpt2(config.renamed(NAMES).with_heads_of_width())
     if config.boolean("scale_attn_by_inverse_layer_idx", default=False):
         layers = [
             replace(layer, scale=layer.scale / number)
@@ -45,27 +43,21 @@ def gpt2_config(
     return replace(model, is_stored_transposed=True)
 
 
-def gpt_bigcode_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gpt_bigcode_config(config: ConfigFile) -> DecoderConfig:
     """All heads may share one of keys and values. Raises ConfigError."""
     is_shared = config.boolean("multi_query", default=True)
     renamed = config.renamed(NAMES).with_heads_of_width(num_kv_heads=1 if is_shared else None)
-    model = _any_gpt2(renamed, architecture, eos_token_ids)
+    model = _any_gpt2(renamed)
     return replace(model, is_qkv_by_head=not is_shared)
 
 
-def _any_gpt2(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def _any_gpt2(config: ConfigFile) -> DecoderConfig:
     if config.boolean("add_cross_attention", default=False):
         raise NotFused(f"{config.path}: it attends to another model's states")
     is_scaled = config.boolean("scale_attn_weights", default=True)
     kind = activation(config, "activation_function")
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=True,
         has_mlp_bias=True,

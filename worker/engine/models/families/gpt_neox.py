@@ -13,12 +13,10 @@ from worker.engine.models.rope_config import partial_rope_config
 MASKS = ("bias", "masked_bias")  # of attention, as old versions of transformers stored them
 
 
-def gpt_neox_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gpt_neox_config(config: ConfigFile) -> DecoderConfig:
     """Attention and MLP may stand beside each other, each behind its norm. Raises ConfigError."""
     has_bias = config.boolean("attention_bias", default=True)
-    model = _any_neox(config, architecture, eos_token_ids, has_attention_bias=has_bias)
+    model = _any_neox(config, has_attention_bias=has_bias)
     layers = [f"gpt_neox.layers.{layer_id}" for layer_id in range(model.num_layers)]
     return replace(
         model,
@@ -35,11 +33,9 @@ def gpt_neox_config(
     )
 
 
-def persimmon_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def persimmon_config(config: ConfigFile) -> DecoderConfig:
     """The config with norms of queries and keys. Raises ConfigError."""
-    model = _any_neox(config, architecture, eos_token_ids, has_attention_bias=True)
+    model = _any_neox(config, has_attention_bias=True)
     return replace(
         model,
         head_norm=HEAD_NORM if config.boolean("qk_layernorm", default=True) else None,
@@ -47,13 +43,7 @@ def persimmon_config(
     )
 
 
-def _any_neox(
-    config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
-    *,
-    has_attention_bias: bool,
-) -> DecoderConfig:
+def _any_neox(config: ConfigFile, *, has_attention_bias: bool) -> DecoderConfig:
     width = config.integer("hidden_size") // config.integer("num_attention_heads")
     if (head_dim := config.get("head_dim", width)) != width:
         raise NotFused(f"{config.path}: heads of {width} values, rotated as of {head_dim!r}")
@@ -61,8 +51,6 @@ def _any_neox(
     up, down = "dense_h_to_4h", "dense_4h_to_h"
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=has_attention_bias,
         has_mlp_bias=True,

@@ -15,15 +15,11 @@ from worker.engine.models.layer_config import ClampedGate, MlpConfig
 from worker.engine.models.model_config import ConfigFile
 
 
-def gpt_oss_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gpt_oss_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     window = config.optional_integer("sliding_window", None)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows_of_types(config, config.get("layer_types", None), window),
         has_attention_bias=config.boolean("attention_bias", default=True),
     )

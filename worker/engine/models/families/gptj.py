@@ -12,9 +12,7 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
 
-def gptj_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def gptj_config(config: ConfigFile) -> DecoderConfig:
     """Its head has a bias. Raises ConfigError, as the other readers do."""
     config = config.renamed(NAMES).with_heads_of_width()
     share = config.integer("rotary_dim") / config.integer("head_dim")
@@ -24,8 +22,6 @@ def gptj_config(
     kind = activation(config, "activation_function")
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_mlp_bias=True,
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_epsilon"), has_bias=True),

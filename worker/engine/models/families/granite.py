@@ -19,22 +19,18 @@ from worker.engine.models.model_config import ConfigFile, NotFused
 _POST_NORMS = NormPlaces(after_attention="post_norm1", after_mlp="post_norm2")
 
 
-def granite_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def granite_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
-    return _any_granite(config, architecture, eos_token_ids, same_window(config, None))
+    return _any_granite(config, same_window(config, None))
 
 
-def granite_swa_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def granite_swa_config(config: ConfigFile) -> DecoderConfig:
     """The config with sinks, windows by layer, and rotations by layer or none. Raises
     ConfigError.
     """
     window, types = config.optional_integer("sliding_window", None), config.get("layer_types", None)
     windows = windows_of_types(config, types, window)
-    model = _any_granite(config, architecture, eos_token_ids, windows)
+    model = _any_granite(config, windows)
     thetas = config.get("layer_rope_theta", None)
     if (
         not isinstance(thetas, list)
@@ -49,12 +45,10 @@ def granite_swa_config(
     return replace(with_layer_ropes(config, model, ropes), has_sinks=True)
 
 
-def hyperclovax_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def hyperclovax_config(config: ConfigFile) -> DecoderConfig:
     """The config with norms behind attention and MLP; logits are multiplied. Raises ConfigError."""
     divisor = 1.0 / config.positive_number("logits_scaling", 1.0)
-    model = _any_granite(config, architecture, eos_token_ids, same_window(config, None), divisor)
+    model = _any_granite(config, same_window(config, None), divisor)
     if not config.boolean("use_post_norm", default=True):
         return model
     if config.number("residual_multiplier", 1.0) != 1.0:
@@ -63,16 +57,10 @@ def hyperclovax_config(
 
 
 def _any_granite(
-    config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
-    windows: tuple[int | None, ...],
-    logits_divisor: float | None = None,
+    config: ConfigFile, windows: tuple[int | None, ...], logits_divisor: float | None = None
 ) -> DecoderConfig:
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows,
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),

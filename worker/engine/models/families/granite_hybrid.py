@@ -28,16 +28,12 @@ _STORED_NAMES = (
 )
 
 
-def granite_hybrid_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def granite_hybrid_config(config: ConfigFile) -> DecoderConfig:
     """The config with experts or without. Raises ConfigError, as the other readers do."""
     mlp = MlpConfig(activation=activation(config), up=("input_linear",), down="output_linear")
     shared_size = config.integer("shared_intermediate_size")
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         attention_scale=config.positive_number("attention_multiplier", 1.0),

@@ -18,11 +18,9 @@ _STORED_NAMES = (
 )
 
 
-def granite_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def granite_moe_config(config: ConfigFile) -> DecoderConfig:
     """The config with a shared MLP, or without. Raises ConfigError, as the other readers do."""
-    model = granite_config(config, architecture, eos_token_ids)
+    model = granite_config(config)
     experts = ExpertsConfig(
         num_experts=config.integer("num_local_experts"),
         num_chosen=config.integer("num_experts_per_tok"),

@@ -7,14 +7,10 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
 
-def helium_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def helium_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),

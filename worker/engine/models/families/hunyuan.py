@@ -12,14 +12,10 @@ from worker.engine.models.rope_config import RopeConfig, rope_config
 HEAD_NORM = HeadNormConfig(modules=("query_layernorm", "key_layernorm"), is_after_rope=True)
 
 
-def hunyuan_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def hunyuan_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         rope=_rope(config),

@@ -26,16 +26,12 @@ _STORED_NAMES = (
 )
 
 
-def hunyuan3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def hunyuan3_config(config: ConfigFile) -> DecoderConfig:
     """The layer behind the last, which guesses, is not read. Raises ConfigError."""
     config.refuse("mlp_bias", False)
     config = config.renamed(_NAMES).replaced(n_group=1, topk_group=1, norm_topk_prob=True)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
     )

@@ -10,11 +10,9 @@ from worker.engine.models.families.hunyuan import hunyuan_config
 from worker.engine.models.model_config import ConfigFile, NotFused
 
 
-def hunyuan_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def hunyuan_moe_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
-    model = hunyuan_config(config, architecture, eos_token_ids)
+    model = hunyuan_config(config)
     experts = ExpertsConfig(
         num_experts=_same_in_all_layers(config, "num_experts"),
         num_chosen=_same_in_all_layers(config, "moe_topk"),

@@ -24,15 +24,11 @@ _STORED_NAMES = (
 )
 
 
-def jamba_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def jamba_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config.refuse("hidden_act", "silu")
     mlp = MlpConfig(activation=activation(config))
-    model = decoder_config(
-        config, architecture, eos_token_ids, windows=same_window(config, None), mlp=mlp
-    )
+    model = decoder_config(config, windows=same_window(config, None), mlp=mlp)
     model = replace(
         model,
         norm_places=NormPlaces(before_mlp="pre_ff_layernorm"),

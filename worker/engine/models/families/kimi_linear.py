@@ -22,16 +22,14 @@ _NAMES = {
 _EXPERT = MlpConfig(up=("w1", "w3"), down="w2")
 
 
-def kimi_linear_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def kimi_linear_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config = config.renamed(_NAMES)
     config.refuse("tie_word_embeddings", False)
     config.refuse("mla_use_nope", True)
     config.refuse("moe_layer_freq", 1)
     has_experts = experts_by_layer(config)
-    model = v3_decoder_config(config, architecture, eos_token_ids, has_experts, mlp=_EXPERT)
+    model = v3_decoder_config(config, has_experts, mlp=_EXPERT)
     model = replace(
         model,
         layer_ropes=(None,) * model.num_layers,

@@ -14,16 +14,12 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import neighbours_rope_config
 
 
-def youtu_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def youtu_config(config: ConfigFile) -> DecoderConfig:
     """Youtu-LLM. Raises ConfigError, as the other readers do."""
-    return latent_decoder_config(config, architecture, eos_token_ids)
+    return latent_decoder_config(config)
 
 
-def minicpm3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def minicpm3_config(config: ConfigFile) -> DecoderConfig:
     """MiniCPM 3: its streams have factors."""
     num_layers, size = config.integer("num_hidden_layers"), config.integer("hidden_size")
     scales = Scales(
@@ -33,8 +29,6 @@ def minicpm3_config(
     )
     return latent_decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         has_neighbours=False,
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         scales=scales,
@@ -43,8 +37,6 @@ def minicpm3_config(
 
 def latent_decoder_config(
     config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
     *,
     has_neighbours: bool | None = None,  # of what is rotated; None: as config.json says
     has_mlp_bias: bool = False,
@@ -56,8 +48,6 @@ def latent_decoder_config(
         has_neighbours = config.boolean("rope_interleave", default=True)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         head_dim=latent.rotated_dim,
         rope=neighbours_rope_config(config, has_neighbours=has_neighbours),

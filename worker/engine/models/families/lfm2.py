@@ -29,19 +29,15 @@ _STORED_NAMES = (
 )
 
 
-def lfm2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def lfm2_config(config: ConfigFile) -> DecoderConfig:
     """The dense ones. Raises ConfigError, as the other readers do."""
-    return _with_convolutions(config, architecture, eos_token_ids, _intermediate_size(config))
+    return _with_convolutions(config, _intermediate_size(config))
 
 
-def lfm2_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def lfm2_moe_config(config: ConfigFile) -> DecoderConfig:
     """Experts chosen by sigmoid behind the first layers."""
     size = config.integer("intermediate_size")
-    model = _with_convolutions(config, architecture, eos_token_ids, size)
+    model = _with_convolutions(config, size)
     experts = ExpertsConfig(
         num_experts=config.integer("num_experts"),
         num_chosen=config.integer("num_experts_per_tok"),
@@ -58,14 +54,10 @@ def lfm2_moe_config(
     return with_experts(config, model, experts, has_experts)
 
 
-def _with_convolutions(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...], intermediate_size: int
-) -> DecoderConfig:
+def _with_convolutions(config: ConfigFile, intermediate_size: int) -> DecoderConfig:
     """The config with dense layers."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         norm=NormConfig(eps=config.number("norm_eps")),
         mlp=LLAMA_MLP,

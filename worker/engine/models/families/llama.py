@@ -6,15 +6,11 @@ from worker.engine.models.decoder_config import DecoderConfig, decoder_config, s
 from worker.engine.models.model_config import ConfigFile
 
 
-def llama_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def llama_config(config: ConfigFile) -> DecoderConfig:
     """Llama 1 to 3. Raises ConfigError, as the other readers do."""
     config.refuse("sliding_window")
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),

@@ -22,14 +22,10 @@ _CHUNKS = {"full_attention": False, "chunked_attention": True}
 _ROTATES = {0: False, 1: True}  # despite the name of the list
 
 
-def llama4_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def llama4_config(config: ConfigFile) -> DecoderConfig:
     """Its text. Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         rope=neighbours_rope_config(config, has_neighbours=True),

@@ -21,9 +21,7 @@ from worker.engine.models.rope_config import RopeConfig, partial_rope_config
 _STORED_NAMES = ((".self_attn.sinks", ".self_attn.attention_sink_bias"),)
 
 
-def mimo_v2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def mimo_v2_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config.refuse("attention_bias", False)
     types, window = config.get("layer_types", None), config.integer("sliding_window")
@@ -31,7 +29,7 @@ def mimo_v2_config(
     full, local = (_rope(config, f"{each}_attention") for each in ("full", "sliding"))
     if full.share != local.share:
         raise ConfigError(f"{config.path}: layers that rotate unlike shares are not supported")
-    model = decoder_config(config, architecture, eos_token_ids, windows=windows, rope=full)
+    model = decoder_config(config, windows=windows, rope=full)
     value_dim, scale = config.integer("v_head_dim"), config.optional_number("attention_value_scale")
     if value_dim > model.head_dim:
         raise ConfigError(f"{config.path}: 'v_head_dim' {value_dim} is more than a key has")

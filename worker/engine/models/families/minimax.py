@@ -31,14 +31,12 @@ MAKERS_NAMES = {
 }
 
 
-def minimax_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def minimax_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config = _in_our_words(config)
     windows = same_window(config, config.optional_integer("sliding_window", None))
     rope = _rope_config(config)
-    model = decoder_config(config, architecture, eos_token_ids, windows=windows, rope=rope)
+    model = decoder_config(config, windows=windows, rope=rope)
     attends = layers_that_attend(config, model.num_layers, "linear_attention")
     kept_by_attention, kept_by_lightning, kept_by_mlp = (
         config.positive_number(f"{each}_alpha_factor", 1.0)

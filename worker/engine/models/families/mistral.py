@@ -14,18 +14,14 @@ from worker.engine.models.layer_config import QueryGrowth
 from worker.engine.models.model_config import ConfigFile
 
 
-def mistral_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def mistral_config(config: ConfigFile) -> DecoderConfig:
     """Mistral 7B and its kind: one window for all layers, or none."""
     config.refuse("layer_types")
     windows = same_window(config, _window(config))
-    return decoder_config(config, architecture, eos_token_ids, windows=windows)
+    return decoder_config(config, windows=windows)
 
 
-def ministral_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def ministral_config(config: ConfigFile) -> DecoderConfig:
     """The same, with windows by layer. Code World Model is made so, too."""
     window = _window(config)
     layer_types = config.get("layer_types", None)
@@ -33,16 +29,14 @@ def ministral_config(
         windows = same_window(config, window)
     else:
         windows = windows_of_types(config, layer_types, window)
-    return decoder_config(config, architecture, eos_token_ids, windows=windows)
+    return decoder_config(config, windows=windows)
 
 
-def ministral3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def ministral3_config(config: ConfigFile) -> DecoderConfig:
     """The first, whose queries grow beyond the length that it was trained for."""
     window = config.optional_integer("sliding_window", None)
     windows = same_window(config, window)
-    model = decoder_config(config, architecture, eos_token_ids, windows=windows)
+    model = decoder_config(config, windows=windows)
     parameters = config.section("rope_parameters")
     slope = None if parameters is None else parameters.optional_number("llama_4_scaling_beta")
     if parameters is None or slope is None:

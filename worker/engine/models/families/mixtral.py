@@ -24,23 +24,19 @@ STORED_NAMES = (
 )
 
 
-def mixtral_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def mixtral_config(config: ConfigFile) -> DecoderConfig:
     """Experts chosen by softmax. Raises ConfigError, as the other readers do."""
     window = config.optional_integer("sliding_window", None)
     windows = same_window(config, window)
-    model = decoder_config(config, architecture, eos_token_ids, windows=windows)
+    model = decoder_config(config, windows=windows)
     return _with_experts(config, model, mixtral_experts(config))
 
 
-def minimax_m2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def minimax_m2_config(config: ConfigFile) -> DecoderConfig:
     """Experts chosen by sigmoid, with a correction; norms of all queries or keys at once."""
     rope = partial_rope_config(config)
     windows = same_window(config, None)
-    model = decoder_config(config, architecture, eos_token_ids, windows=windows, rope=rope)
+    model = decoder_config(config, windows=windows, rope=rope)
     model = replace(model, head_norm=HeadNormConfig(scope="whole"))
     experts = replace(mixtral_experts(config), scoring="sigmoid", has_correction=True)
     return _with_experts(config, model, experts)

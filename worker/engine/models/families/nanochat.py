@@ -10,14 +10,10 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import rope_config
 
 
-def nanochat_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def nanochat_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(eps=config.number("rms_norm_eps"), has_weight=False),

@@ -8,34 +8,22 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import RopeConfig, partial_rope_config, rope_config
 
 
-def nemotron_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def nemotron_config(config: ConfigFile) -> DecoderConfig:
     """Weights of norms are distances from one. Raises ConfigError, as the other readers do."""
     eps, rope = config.number("norm_eps"), partial_rope_config(config)
     norm = NormConfig(kind="layer", eps=eps, weight_offset=1.0, has_bias=True)
-    return _any_nemotron(config, architecture, eos_token_ids, norm, rope)
+    return _any_nemotron(config, norm, rope)
 
 
-def jais2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def jais2_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError."""
     norm = NormConfig(kind="layer", eps=config.number("layer_norm_eps"), has_bias=True)
-    return _any_nemotron(config, architecture, eos_token_ids, norm, rope_config(config))
+    return _any_nemotron(config, norm, rope_config(config))
 
 
-def _any_nemotron(
-    config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
-    norm: NormConfig,
-    rope: RopeConfig,
-) -> DecoderConfig:
+def _any_nemotron(config: ConfigFile, norm: NormConfig, rope: RopeConfig) -> DecoderConfig:
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),

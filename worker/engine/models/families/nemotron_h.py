@@ -28,9 +28,7 @@ STORED_NAMES = (
 )
 
 
-def nemotron_h_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def nemotron_h_config(config: ConfigFile) -> DecoderConfig:
     """And Nemotron 3. Raises ConfigError, as the other readers do."""
     config.refuse("tie_word_embeddings", False)
     kinds = _layer_kinds(config)
@@ -40,8 +38,6 @@ def nemotron_h_config(
     )
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=(None,) * len(kinds),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         norm=NormConfig(eps=eps),

@@ -34,32 +34,24 @@ _HYBRID_NAMES = (
 )
 
 
-def olmo2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def olmo2_config(config: ConfigFile) -> DecoderConfig:
     """The second. Raises ConfigError, as the other readers do."""
     windows = same_window(config, None)
-    return _olmo(config, architecture, eos_token_ids, windows, rope_config(config))
+    return _olmo(config, windows, rope_config(config))
 
 
-def olmo3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def olmo3_config(config: ConfigFile) -> DecoderConfig:
     """The third: windows, and a rope for each type of layer."""
     ropes = ropes_by_layer(config)
     window = config.optional_integer("sliding_window", None)
     windows = windows_of_types(config, config.get("layer_types", None), window)
-    model = _olmo(config, architecture, eos_token_ids, windows, ropes.main)
+    model = _olmo(config, windows, ropes.main)
     return with_layer_ropes(config, model, ropes.layers)
 
 
-def olmo_hybrid_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def olmo_hybrid_config(config: ConfigFile) -> DecoderConfig:
     """Gated delta nets in most layers, with norms before them; released ones do not rotate."""
-    model = _olmo(
-        config, architecture, eos_token_ids, same_window(config, None), rope_config(config)
-    )
+    model = _olmo(config, same_window(config, None), rope_config(config))
     parameters = config.section("rope_parameters")
     rotates = (
         parameters is None
@@ -83,17 +75,9 @@ def olmo_hybrid_config(
     return with_recurrent_layers(model, [None if each else delta_net for each in attends])
 
 
-def _olmo(
-    config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
-    windows: tuple[int | None, ...],
-    rope: RopeConfig,
-) -> DecoderConfig:
+def _olmo(config: ConfigFile, windows: tuple[int | None, ...], rope: RopeConfig) -> DecoderConfig:
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows,
         has_attention_bias=config.boolean("attention_bias", default=False),
         rope=rope,

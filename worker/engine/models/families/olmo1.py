@@ -9,16 +9,12 @@ from worker.engine.models.model_config import ConfigFile, NotFused
 _EPS = 1e-5  # config.json does not say
 
 
-def olmo1_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def olmo1_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     if config.get("clip_qkv", None) is not None:
         raise NotFused(f"{config.path}: clip_qkv is not computed here")
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(kind="layer", eps=_EPS, has_weight=False),

@@ -15,16 +15,12 @@ from worker.engine.models.layer_config import POST_NORMS, HeadNormConfig
 from worker.engine.models.model_config import ConfigFile, NotFused
 
 
-def olmoe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def olmoe_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     if config.get("clip_qkv", None) is not None:
         raise NotFused(f"{config.path}: clip_qkv is not computed here")
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, config.optional_integer("sliding_window", None)),
         has_attention_bias=config.boolean("attention_bias", default=False),
     )
@@ -40,8 +36,6 @@ def olmoe_config(
     return with_experts(config, model, experts, [True] * model.num_layers)
 
 
-def flex_olmo_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def flex_olmo_config(config: ConfigFile) -> DecoderConfig:
     """Norms behind attention and experts."""
-    return replace(olmoe_config(config, architecture, eos_token_ids), norm_places=POST_NORMS)
+    return replace(olmoe_config(config), norm_places=POST_NORMS)

@@ -19,9 +19,7 @@ _EPS = 1e-5  # whatever BioGPT's config.json says
 _PLACES = NormPlaces(before_attention="self_attn_layer_norm", before_mlp="final_layer_norm")
 
 
-def opt_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def opt_config(config: ConfigFile) -> DecoderConfig:
     """All but the 350M, whose norms come behind attention and MLP. Raises ConfigError."""
     config = config.renamed({"intermediate_size": "ffn_dim"}).with_heads_of_width()
     hidden_size = config.integer("hidden_size")
@@ -36,8 +34,6 @@ def opt_config(
     norm = NormConfig(kind="layer", eps=_EPS, has_weight=is_affine, has_bias=is_affine)
     return _any_opt(
         config,
-        architecture,
-        eos_token_ids,
         prefix="model.decoder.",
         last_norm="final_layer_norm.",
         norm=norm,
@@ -46,15 +42,11 @@ def opt_config(
     )
 
 
-def biogpt_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def biogpt_config(config: ConfigFile) -> DecoderConfig:
     """Its embeddings may be scaled by their size. Raises ConfigError."""
     is_scaled = config.boolean("scale_embedding", default=True)
     model = _any_opt(
         config.with_heads_of_width(),
-        architecture,
-        eos_token_ids,
         prefix="biogpt.",
         last_norm="layer_norm.",
         norm=NormConfig(kind="layer", eps=_EPS, has_bias=True),
@@ -69,8 +61,6 @@ def biogpt_config(
 
 def _any_opt(
     config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
     *,
     prefix: str,
     last_norm: str,
@@ -82,8 +72,6 @@ def _any_opt(
     kind = activation(config, activation_name)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=has_bias,
         has_mlp_bias=has_bias,

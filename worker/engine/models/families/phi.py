@@ -18,14 +18,10 @@ from worker.engine.models.rope_config import partial_rope_config
 HEAD_NORM = HeadNormConfig(modules=("q_layernorm", "k_layernorm"), has_bias=True)
 
 
-def phi_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def phi_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=True,
         has_mlp_bias=True,

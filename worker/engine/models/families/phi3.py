@@ -10,14 +10,10 @@ from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
 
-def phi3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def phi3_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the others do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, config.optional_integer("sliding_window", None)),
         rope=partial_rope_config(config),
         mlp=MlpConfig(activation=activation(config), up=("gate_up_proj",)),

@@ -29,19 +29,15 @@ _NAMES = {
 }
 
 
-def mamba2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def mamba2_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     mamba = mamba_config(config.renamed(_NAMES), config.integer("hidden_size"))
-    return _of_layers(config, architecture, eos_token_ids, mamba)
+    return _of_layers(config, mamba)
 
 
-def mamba1_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def mamba1_config(config: ConfigFile) -> DecoderConfig:
     """And Falcon Mamba."""
-    has_norms = architecture == "FalconMambaForCausalLM"
+    has_norms = config.architecture == "FalconMambaForCausalLM"
     mamba = ChannelMambaConfig(
         hidden_size=config.integer("hidden_size"),
         num_channels=config.integer("intermediate_size"),
@@ -53,15 +49,10 @@ def mamba1_config(
         norm="bare" if has_norms else "none",
         norm_eps=config.number("mixer_rms_eps", 1e-6),
     )
-    return _of_layers(config, architecture, eos_token_ids, mamba)
+    return _of_layers(config, mamba)
 
 
-def _of_layers(
-    config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
-    recurrent: RecurrentConfig,
-) -> DecoderConfig:
+def _of_layers(config: ConfigFile, recurrent: RecurrentConfig) -> DecoderConfig:
     """All alike, of one norm and a mixer."""
     no_attention = config.renamed(_NAMES).replaced(
         num_attention_heads=1,
@@ -70,9 +61,7 @@ def _of_layers(
         intermediate_size=1,
         max_position_embeddings=config.integer("max_position_embeddings", DEFAULT_CONTEXT_LEN),
     )
-    model = decoder_config(
-        no_attention, architecture, eos_token_ids, windows=same_window(config, None)
-    )
+    model = decoder_config(no_attention, windows=same_window(config, None))
     model = replace(
         model,
         max_context_limit=max(model.max_context_len, MAX_CONTEXT_LEN),

@@ -9,23 +9,15 @@ from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
 
 
-def qwen2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen2_config(config: ConfigFile) -> DecoderConfig:
     """Qwen 2 and 2.5."""
-    return decoder_config(
-        config, architecture, eos_token_ids, windows=qwen_windows(config), has_qkv_bias=True
-    )
+    return decoder_config(config, windows=qwen_windows(config), has_qkv_bias=True)
 
 
-def qwen3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen3_config(config: ConfigFile) -> DecoderConfig:
     """The dense models of Qwen 3."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=qwen_windows(config),
         has_attention_bias=config.boolean("attention_bias", default=False),
         head_dim=config.integer("head_dim", 128),

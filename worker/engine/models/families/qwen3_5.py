@@ -35,28 +35,22 @@ _MTP = MtpLayout(
 )
 
 
-def qwen3_5_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen3_5_config(config: ConfigFile) -> DecoderConfig:
     """The dense ones. Raises ConfigError, as the other readers do."""
-    return _with_delta_nets(config, architecture, eos_token_ids)
+    return _with_delta_nets(config)
 
 
-def qwen3_5_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen3_5_moe_config(config: ConfigFile) -> DecoderConfig:
     """Experts in all layers."""
     size = config.integer("moe_intermediate_size")
-    model = _with_delta_nets(config, architecture, eos_token_ids, intermediate_size=size)
+    model = _with_delta_nets(config, intermediate_size=size)
     experts = _experts(config, config.integer("num_experts"), is_normed=True)
     return with_experts(config, model, experts, [True] * model.num_layers)
 
 
-def qwen3_next_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen3_next_config(config: ConfigFile) -> DecoderConfig:
     """Experts in all layers, or in some."""
-    model = _with_delta_nets(config, architecture, eos_token_ids, stored="by key head")
+    model = _with_delta_nets(config, stored="by key head")
     num_experts = config.integer("num_experts", least=0)
     if not num_experts:
         return model
@@ -67,8 +61,6 @@ def qwen3_next_config(
 
 def _with_delta_nets(
     config: ConfigFile,
-    architecture: str,
-    eos_token_ids: tuple[int, ...],
     *,
     intermediate_size: int | None = None,
     stored: Literal["joined", "by key head"] = "joined",
@@ -77,8 +69,6 @@ def _with_delta_nets(
     eps = config.number("rms_norm_eps", 1e-6)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(eps=eps, weight_offset=1.0),

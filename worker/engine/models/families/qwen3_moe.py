@@ -16,16 +16,12 @@ from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
 
 
-def qwen3_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen3_moe_config(config: ConfigFile) -> DecoderConfig:
     """One window for all layers, if any. Raises ConfigError, as the other readers do."""
     has_window = config.boolean("use_sliding_window", default=False)
     window = config.optional_integer("sliding_window", None) if has_window else None
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, window),
         has_attention_bias=config.boolean("attention_bias", default=False),
     )
@@ -35,10 +31,8 @@ def qwen3_moe_config(
     return with_experts(config, model, experts, layers_with_experts(config, model.num_layers))
 
 
-def qwen3_vl_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen3_vl_moe_config(config: ConfigFile) -> DecoderConfig:
     """The text of Qwen3-VL: experts of a layer in two tensors."""
-    model = qwen3_config(config, architecture, eos_token_ids)
+    model = qwen3_config(config)
     experts = replace(qwen_experts(config), is_normed=True, is_stored_transposed=True)
     return with_experts(config, model, experts, layers_with_experts(config, model.num_layers))

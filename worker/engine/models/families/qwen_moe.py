@@ -11,16 +11,10 @@ from worker.engine.models.families.qwen import qwen_windows
 from worker.engine.models.model_config import ConfigFile
 
 
-def qwen2_moe_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def qwen2_moe_config(config: ConfigFile) -> DecoderConfig:
     """A shared expert with a gate. Raises ConfigError, as the other readers do."""
     model = decoder_config(
-        config,
-        architecture,
-        eos_token_ids,
-        windows=qwen_windows(config),
-        has_qkv_bias=config.boolean("qkv_bias", default=True),
+        config, windows=qwen_windows(config), has_qkv_bias=config.boolean("qkv_bias", default=True)
     )
     experts = replace(
         qwen_experts(config),

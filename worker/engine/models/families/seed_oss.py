@@ -8,14 +8,10 @@ from worker.engine.models.decoder_config import DecoderConfig, decoder_config, s
 from worker.engine.models.model_config import ConfigFile
 
 
-def seed_oss_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def seed_oss_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=True),
         has_mlp_bias=config.boolean("mlp_bias", default=False),

@@ -12,16 +12,12 @@ from worker.engine.models.layer_config import MlpConfig, activation
 from worker.engine.models.model_config import ConfigFile
 
 
-def smollm3_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def smollm3_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     has_window = config.boolean("use_sliding_window", default=False)
     window = config.optional_integer("sliding_window", None) if has_window else None
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=windows_of_types(config, config.get("layer_types", None), window),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),

@@ -12,15 +12,11 @@ from worker.engine.models.families.deepseek import v3_experts
 from worker.engine.models.model_config import ConfigFile
 
 
-def solar_open_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def solar_open_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     experts = v3_experts(config)
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=False),
         intermediate_size=experts.intermediate_size,

@@ -19,14 +19,10 @@ from worker.engine.models.rope_config import partial_rope_config
 HEAD_NORM = HeadNormConfig(modules=("q_layernorm", "k_layernorm"), scope="modules")
 
 
-def stablelm_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def stablelm_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, None),
         has_qkv_bias=config.boolean("use_qkv_bias", default=False),
         head_dim=config.integer("hidden_size") // config.integer("num_attention_heads"),

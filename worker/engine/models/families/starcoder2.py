@@ -7,15 +7,11 @@ from worker.engine.models.layer_config import MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile
 
 
-def starcoder2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def starcoder2_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     has_bias = config.boolean("use_bias", default=True)
     return decoder_config(
         config,
-        architecture,
-        eos_token_ids,
         windows=same_window(config, config.optional_integer("sliding_window", None)),
         has_attention_bias=has_bias,
         has_mlp_bias=has_bias,

@@ -26,9 +26,7 @@ _MAMBA_NAMES = {
 _MAMBA_NORM_EPS = 1e-5  # whatever the model's other norms have
 
 
-def zamba2_config(
-    config: ConfigFile, architecture: str, eos_token_ids: tuple[int, ...]
-) -> DecoderConfig:
+def zamba2_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     windows = same_window(config, None)
     kinds = config.get("layers_block_type", None)
@@ -36,13 +34,7 @@ def zamba2_config(
     mlp = MlpConfig(activation=activation(config), up=("gate_up_proj",))
     head_dim = 2 * config.integer("hidden_size") // config.integer("num_attention_heads")
     model = decoder_config(
-        config,
-        architecture,
-        eos_token_ids,
-        windows=windows,
-        head_dim=head_dim,
-        attention_scale=(head_dim / 2) ** -0.5,
-        mlp=mlp,
+        config, windows=windows, head_dim=head_dim, attention_scale=(head_dim / 2) ** -0.5, mlp=mlp
     )
     hybrids = tuple(layer_id for layer_id, each in enumerate(attends) if each)
     if not config.boolean("use_mem_rope", default=False):
