@@ -310,7 +310,7 @@ class DecoderConfig(ModelConfig):
 def decoder_config(
     config: ConfigFile,
     *,
-    windows: tuple[int | None, ...],
+    windows: tuple[int | None, ...] | None = None,
     has_attention_bias: bool = False,  # of queries, keys, values, and the output
     has_qkv_bias: bool = False,  # of all but the output
     has_mlp_bias: bool = False,
@@ -325,8 +325,8 @@ def decoder_config(
 ) -> DecoderConfig:
     """What all families say in the same words; what else is a family's own, it replaces.
 
-    Without `norm` and `mlp` they are Llama's; without `intermediate_size` the file has it. Raises
-    ConfigError.
+    Without `norm` and `mlp` they are Llama's; without `windows` no layer has one; without
+    `intermediate_size` the file has it. Raises ConfigError.
     """
     if mlp is None:
         config.refuse("hidden_act", "silu")
@@ -336,6 +336,7 @@ def decoder_config(
     if num_heads % num_kv_heads:
         raise ConfigError(f"{config.path}: {num_heads} heads do not share {num_kv_heads} KV heads")
     head_dim = head_dim or config.integer("head_dim", hidden_size // num_heads)
+    windows = windows or same_window(config, None)
     max_positions = config.integer("max_position_embeddings")
     rope = rope or rope_config(config)
     _check_pairs(config, rope, head_dim)

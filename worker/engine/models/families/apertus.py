@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import HeadNormConfig, MlpConfig, NormPlaces, activation
 from worker.engine.models.model_config import ConfigFile
 
@@ -19,9 +19,6 @@ def apertus_config(config: ConfigFile) -> DecoderConfig:
     else:
         mlp = replace(mlp, activation=activation(config))
     model = decoder_config(
-        config,
-        windows=same_window(config, None),
-        has_attention_bias=config.boolean("attention_bias", default=False),
-        mlp=mlp,
+        config, has_attention_bias=config.boolean("attention_bias", default=False), mlp=mlp
     )
     return replace(model, head_norm=HeadNormConfig(), norm_places=_PLACES)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    decoder_config,
-    same_window,
-    with_experts,
-)
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, with_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.model_config import ConfigFile
 
@@ -24,9 +19,7 @@ def aria_text_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config.refuse("mlp_bias", False)
     model = decoder_config(
-        config,
-        windows=same_window(config, None),
-        has_attention_bias=config.boolean("attention_bias", default=False),
+        config, has_attention_bias=config.boolean("attention_bias", default=False)
     )
     size = model.intermediate_size
     experts = ExpertsConfig(

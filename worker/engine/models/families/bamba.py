@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shared.errors import ConfigError
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    decoder_config,
-    same_window,
-    with_recurrent_layers,
-)
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, with_recurrent_layers
 from worker.engine.models.families.mamba import mamba_config
 from worker.engine.models.layer_config import MlpConfig, NormPlaces, activation
 from worker.engine.models.model_config import ConfigFile
@@ -27,7 +22,6 @@ def bamba_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         rope=partial_rope_config(config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, Scales, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, Scales, decoder_config
 from worker.engine.models.layer_config import (
     PARALLEL,
     HeadNormConfig,
@@ -20,12 +20,12 @@ HEAD_NORM = HeadNormConfig(scope="own")
 
 def cohere_config(config: ConfigFile) -> DecoderConfig:
     """The first. Raises ConfigError, as the other readers do."""
-    model = any_cohere(config, same_window(config, None))
+    model = any_cohere(config)
     has_head_norm = config.boolean("use_qk_norm", default=False)
     return replace(model, head_norm=HEAD_NORM if has_head_norm else None)
 
 
-def any_cohere(config: ConfigFile, windows: tuple[int | None, ...]) -> DecoderConfig:
+def any_cohere(config: ConfigFile, windows: tuple[int | None, ...] | None = None) -> DecoderConfig:
     """What all of them share."""
     model = decoder_config(
         config,

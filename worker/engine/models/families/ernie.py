@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
@@ -12,7 +12,6 @@ def ernie_config(config: ConfigFile) -> DecoderConfig:
     has_bias = config.boolean("use_bias", default=False)
     return decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=has_bias,
         has_mlp_bias=has_bias,
         rope=partial_rope_config(config, has_neighbours=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import (
     LLAMA_PLACES,
     PARALLEL,
@@ -33,7 +33,6 @@ def falcon_config(config: ConfigFile) -> DecoderConfig:
     config = config.with_heads_of_width(1 if is_shared else num_kv_heads)
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=has_bias,
         has_mlp_bias=has_bias,
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_epsilon"), has_bias=True),

@@ -11,7 +11,6 @@ from worker.engine.models.decoder_config import (
     Scales,
     WeightScale,
     decoder_config,
-    same_window,
     with_recurrent_layers,
 )
 from worker.engine.models.families.mamba import mamba_config
@@ -30,7 +29,6 @@ def falcon_h1_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         mlp=MlpConfig(activation=activation(config)),

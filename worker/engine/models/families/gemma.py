@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import DecoderConfig, Scales, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, Scales, decoder_config
 from worker.engine.models.layer_config import MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
 from worker.engine.models.rope_config import RopeConfig, rope_config
@@ -10,18 +10,13 @@ from worker.engine.models.rope_config import RopeConfig, rope_config
 
 def gemma_config(config: ConfigFile) -> DecoderConfig:
     """The first. Raises ConfigError, as the other readers do."""
-    return any_gemma(
-        config,
-        windows=same_window(config, None),
-        rope=rope_config(config),
-        activation_name="hidden_act",
-    )
+    return any_gemma(config, rope=rope_config(config), activation_name="hidden_act")
 
 
 def any_gemma(
     config: ConfigFile,
     *,
-    windows: tuple[int | None, ...],
+    windows: tuple[int | None, ...] | None = None,
     rope: RopeConfig,
     activation_name: str,
     attention_scale: float | None = None,

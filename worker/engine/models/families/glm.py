@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import MlpConfig, NormPlaces, activation
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
@@ -16,7 +16,6 @@ def glm_config(config: ConfigFile) -> DecoderConfig:
     """The 9B of 2024. Raises ConfigError, as the other readers do."""
     return decoder_config(
         config,
-        windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=True),
         rope=partial_rope_config(config, has_neighbours=True),
         mlp=MlpConfig(activation=activation(config), up=("gate_up_proj",)),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
-    same_window,
     windows_of_types,
     with_experts,
 )
@@ -21,7 +20,6 @@ def glm4_moe_config(config: ConfigFile) -> DecoderConfig:
     """GLM 4.5 to 4.7. Raises ConfigError."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=False),
         rope=partial_rope_config(config),
     )

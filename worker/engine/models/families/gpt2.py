@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    decoder_config,
-    same_window,
-    with_positions,
-)
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, with_positions
 from worker.engine.models.families.gpt_neox import MASKS
 from worker.engine.models.layer_config import MlpConfig, NormConfig, NormPlaces, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
@@ -58,7 +53,6 @@ def _any_gpt2(config: ConfigFile) -> DecoderConfig:
     kind = activation(config, "activation_function")
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=True,
         has_mlp_bias=True,
         attention_scale=None if is_scaled else 1.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.families.phi import HEAD_NORM
 from worker.engine.models.layer_config import MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
@@ -51,7 +51,6 @@ def _any_neox(config: ConfigFile, *, has_attention_bias: bool) -> DecoderConfig:
     up, down = "dense_h_to_4h", "dense_4h_to_h"
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=has_attention_bias,
         has_mlp_bias=True,
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_eps"), has_bias=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.families.gpt2 import NAMES
 from worker.engine.models.families.gpt_neox import MASKS
 from worker.engine.models.layer_config import MlpConfig, NormConfig, NormPlaces, activation
@@ -22,7 +22,6 @@ def gptj_config(config: ConfigFile) -> DecoderConfig:
     kind = activation(config, "activation_function")
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_mlp_bias=True,
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_epsilon"), has_bias=True),
         rope=rope,

@@ -9,7 +9,6 @@ from worker.engine.models.decoder_config import (
     DecoderConfig,
     Scales,
     decoder_config,
-    same_window,
     windows_of_types,
     with_layer_ropes,
 )
@@ -21,7 +20,7 @@ _POST_NORMS = NormPlaces(after_attention="post_norm1", after_mlp="post_norm2")
 
 def granite_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
-    return _any_granite(config, same_window(config, None))
+    return _any_granite(config)
 
 
 def granite_swa_config(config: ConfigFile) -> DecoderConfig:
@@ -48,7 +47,7 @@ def granite_swa_config(config: ConfigFile) -> DecoderConfig:
 def hyperclovax_config(config: ConfigFile) -> DecoderConfig:
     """The config with norms behind attention and MLP; logits are multiplied. Raises ConfigError."""
     divisor = 1.0 / config.positive_number("logits_scaling", 1.0)
-    model = _any_granite(config, same_window(config, None), divisor)
+    model = _any_granite(config, logits_divisor=divisor)
     if not config.boolean("use_post_norm", default=True):
         return model
     if config.number("residual_multiplier", 1.0) != 1.0:
@@ -57,7 +56,9 @@ def hyperclovax_config(config: ConfigFile) -> DecoderConfig:
 
 
 def _any_granite(
-    config: ConfigFile, windows: tuple[int | None, ...], logits_divisor: float | None = None
+    config: ConfigFile,
+    windows: tuple[int | None, ...] | None = None,
+    logits_divisor: float | None = None,
 ) -> DecoderConfig:
     return decoder_config(
         config,

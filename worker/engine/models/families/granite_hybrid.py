@@ -8,7 +8,6 @@ from worker.engine.models.decoder_config import (
     DecoderConfig,
     Scales,
     decoder_config,
-    same_window,
     with_experts,
     with_recurrent_layers,
 )
@@ -34,7 +33,6 @@ def granite_hybrid_config(config: ConfigFile) -> DecoderConfig:
     shared_size = config.integer("shared_intermediate_size")
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         attention_scale=config.positive_number("attention_multiplier", 1.0),
         mlp=mlp,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import partial_rope_config
 
@@ -11,7 +11,6 @@ def helium_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     return decoder_config(
         config,
-        windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         rope=partial_rope_config(config, has_neighbours=True),

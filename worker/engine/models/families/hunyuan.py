@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import HeadNormConfig, MlpConfig, activation
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import RopeConfig, rope_config
@@ -16,7 +16,6 @@ def hunyuan_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         rope=_rope(config),
         mlp=MlpConfig(activation=activation(config)),

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    decoder_config,
-    same_window,
-    with_experts,
-)
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, with_experts
 from worker.engine.models.families.deepseek import experts_by_layer, v3_experts
 from worker.engine.models.layer_config import HeadNormConfig
 from worker.engine.models.model_config import ConfigFile
@@ -31,9 +26,7 @@ def hunyuan3_config(config: ConfigFile) -> DecoderConfig:
     config.refuse("mlp_bias", False)
     config = config.renamed(_NAMES).replaced(n_group=1, topk_group=1, norm_topk_prob=True)
     model = decoder_config(
-        config,
-        windows=same_window(config, None),
-        has_attention_bias=config.boolean("attention_bias", default=False),
+        config, has_attention_bias=config.boolean("attention_bias", default=False)
     )
     model = replace(
         model,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
-    same_window,
     with_experts,
     with_recurrent_layers,
 )
@@ -28,7 +27,7 @@ def jamba_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config.refuse("hidden_act", "silu")
     mlp = MlpConfig(activation=activation(config))
-    model = decoder_config(config, windows=same_window(config, None), mlp=mlp)
+    model = decoder_config(config, mlp=mlp)
     model = replace(
         model,
         norm_places=NormPlaces(before_mlp="pre_ff_layernorm"),

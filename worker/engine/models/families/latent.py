@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    Scales,
-    decoder_config,
-    same_window,
-    with_latents,
-)
+from worker.engine.models.decoder_config import DecoderConfig, Scales, decoder_config, with_latents
 from worker.engine.models.latent.latent_config import latent_config
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import neighbours_rope_config
@@ -48,7 +42,6 @@ def latent_decoder_config(
         has_neighbours = config.boolean("rope_interleave", default=True)
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         head_dim=latent.rotated_dim,
         rope=neighbours_rope_config(config, has_neighbours=has_neighbours),
         has_mlp_bias=has_mlp_bias,

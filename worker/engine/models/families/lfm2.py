@@ -7,7 +7,6 @@ from dataclasses import replace
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
-    same_window,
     with_experts,
     with_recurrent_layers,
 )
@@ -58,7 +57,6 @@ def _with_convolutions(config: ConfigFile, intermediate_size: int) -> DecoderCon
     """The config with dense layers."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         norm=NormConfig(eps=config.number("norm_eps")),
         mlp=LLAMA_MLP,
         intermediate_size=intermediate_size,

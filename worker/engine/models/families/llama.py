@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.model_config import ConfigFile
 
 
@@ -11,7 +11,6 @@ def llama_config(config: ConfigFile) -> DecoderConfig:
     config.refuse("sliding_window")
     return decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
     )

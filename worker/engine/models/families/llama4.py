@@ -8,7 +8,6 @@ from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
-    same_window,
     with_attention_layers,
     with_experts,
     with_layer_ropes,
@@ -26,7 +25,6 @@ def llama4_config(config: ConfigFile) -> DecoderConfig:
     """Its text. Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         rope=neighbours_rope_config(config, has_neighbours=True),
         intermediate_size=config.integer("intermediate_size_mlp"),

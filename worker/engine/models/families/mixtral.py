@@ -35,8 +35,7 @@ def mixtral_config(config: ConfigFile) -> DecoderConfig:
 def minimax_m2_config(config: ConfigFile) -> DecoderConfig:
     """Experts chosen by sigmoid, with a correction; norms of all queries or keys at once."""
     rope = partial_rope_config(config)
-    windows = same_window(config, None)
-    model = decoder_config(config, windows=windows, rope=rope)
+    model = decoder_config(config, rope=rope)
     model = replace(model, head_norm=HeadNormConfig(scope="whole"))
     experts = replace(mixtral_experts(config), scoring="sigmoid", has_correction=True)
     return _with_experts(config, model, experts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import HeadNormConfig, MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import rope_config
@@ -14,7 +14,6 @@ def nanochat_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(eps=config.number("rms_norm_eps"), has_weight=False),
         rope=replace(rope_config(config), is_backwards=True),

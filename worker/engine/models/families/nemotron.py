@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.rope_config import RopeConfig, partial_rope_config, rope_config
@@ -24,7 +24,6 @@ def jais2_config(config: ConfigFile) -> DecoderConfig:
 def _any_nemotron(config: ConfigFile, norm: NormConfig, rope: RopeConfig) -> DecoderConfig:
     return decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         has_mlp_bias=config.boolean("mlp_bias", default=False),
         norm=norm,

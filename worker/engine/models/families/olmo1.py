@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import MlpConfig, NormConfig, activation
 from worker.engine.models.model_config import ConfigFile, NotFused
 
@@ -15,7 +15,6 @@ def olmo1_config(config: ConfigFile) -> DecoderConfig:
         raise NotFused(f"{config.path}: clip_qkv is not computed here")
     return decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(kind="layer", eps=_EPS, has_weight=False),
         mlp=MlpConfig(activation=activation(config)),

@@ -8,7 +8,6 @@ from worker.engine.models.decoder_config import (
     DecoderConfig,
     Scales,
     decoder_config,
-    same_window,
     with_positions,
 )
 from worker.engine.models.layer_config import MlpConfig, NormConfig, NormPlaces, activation
@@ -72,7 +71,6 @@ def _any_opt(
     kind = activation(config, activation_name)
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=has_bias,
         has_mlp_bias=has_bias,
         norm=norm,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import (
     PARALLEL,
     HeadNormConfig,
@@ -22,7 +22,6 @@ def phi_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=True,
         has_mlp_bias=True,
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_eps"), has_bias=True),

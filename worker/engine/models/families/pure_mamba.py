@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shared.checkpoint.recurrent_text import DEFAULT_CONTEXT_LEN, MAX_CONTEXT_LEN
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    decoder_config,
-    same_window,
-    with_recurrent_layers,
-)
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, with_recurrent_layers
 from worker.engine.models.families.mamba import mamba_config
 from worker.engine.models.families.nemotron_h import STORED_NAMES
 from worker.engine.models.layer_config import NormPlaces
@@ -61,7 +56,7 @@ def _of_layers(config: ConfigFile, recurrent: RecurrentConfig) -> DecoderConfig:
         intermediate_size=1,
         max_position_embeddings=config.integer("max_position_embeddings", DEFAULT_CONTEXT_LEN),
     )
-    model = decoder_config(no_attention, windows=same_window(config, None))
+    model = decoder_config(no_attention)
     model = replace(
         model,
         max_context_limit=max(model.max_context_len, MAX_CONTEXT_LEN),

@@ -9,7 +9,6 @@ from shared.errors import ConfigError
 from worker.engine.models.decoder_config import (
     DecoderConfig,
     decoder_config,
-    same_window,
     with_experts,
     with_recurrent_layers,
 )
@@ -69,7 +68,6 @@ def _with_delta_nets(
     eps = config.number("rms_norm_eps", 1e-6)
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_attention_bias=config.boolean("attention_bias", default=False),
         norm=NormConfig(eps=eps, weight_offset=1.0),
         rope=partial_rope_config(config),

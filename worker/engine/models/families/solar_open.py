@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from worker.engine.models.decoder_config import (
-    DecoderConfig,
-    decoder_config,
-    same_window,
-    with_experts,
-)
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config, with_experts
 from worker.engine.models.families.deepseek import v3_experts
 from worker.engine.models.model_config import ConfigFile
 
@@ -17,7 +12,6 @@ def solar_open_config(config: ConfigFile) -> DecoderConfig:
     experts = v3_experts(config)
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_qkv_bias=config.boolean("attention_bias", default=False),
         intermediate_size=experts.intermediate_size,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from worker.engine.models.decoder_config import DecoderConfig, decoder_config, same_window
+from worker.engine.models.decoder_config import DecoderConfig, decoder_config
 from worker.engine.models.layer_config import (
     LLAMA_PLACES,
     PARALLEL,
@@ -23,7 +23,6 @@ def stablelm_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     model = decoder_config(
         config,
-        windows=same_window(config, None),
         has_qkv_bias=config.boolean("use_qkv_bias", default=False),
         head_dim=config.integer("hidden_size") // config.integer("num_attention_heads"),
         norm=NormConfig(kind="layer", eps=config.number("layer_norm_eps"), has_bias=True),
