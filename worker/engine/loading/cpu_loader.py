@@ -24,7 +24,7 @@ from worker.engine.drafting.model_drafter import ModelDrafter
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
 from worker.engine.layers.kv_layout import KVLayout
-from worker.engine.loading import determinism, made_limits, recurrent_limits
+from worker.engine.loading import determinism, model_limits
 from worker.engine.loading.draft_loading import DraftSetup, HeadSetup, LoadedHead, read_draft
 from worker.engine.loading.memory_check import (
     BesideModel,
@@ -267,7 +267,7 @@ class CpuLoader:
 
     def _remark(self, model: ModelConfig, num_snapshots: int | None) -> str:
         if num_snapshots is not None:
-            return recurrent_limits.remark(model, num_snapshots)
+            return model_limits.remark_on_states(model, num_snapshots)
         return INT8_KV if self._site.config.kv_dtype == "int8" else ""
 
     def _remark_on_inputs(self, integer_share: float) -> str:
@@ -357,8 +357,7 @@ def prepare_on_cpu(
     may_have_experts = may_choose_native_experts(config, model, dtype)
     if config.cpu_activations == "int8":
         _check_int8_inputs(config, setup, may_have_experts=may_have_experts)
-    recurrent_limits.check_on_cpu(config, model)
-    made_limits.check_on_cpu(config, model, dtype)
+    model_limits.check_on_cpu(config, model, dtype)
     may_be_native = may_choose_native(config, model, dtype)
     in_codes = may_be_native or may_have_experts
     beside = BesideModel() if draft is None else draft.memory
@@ -373,7 +372,7 @@ def prepare_on_cpu(
     experts = choose_expert_library(config) if beside_torch else None
     if config.cpu_activations == "int8" and library is None and experts is None:
         raise _not_by_torch("cpu_activations=int8", _NOT_BUILT)
-    made_limits.check_library(model, is_there=experts is not None)
+    model_limits.check_library(model, is_there=experts is not None)
     if in_codes and library is None and experts is None:
         check_memory(config, model, dtype, setup.max_context_len, beside=beside)
     determinism.check_on_cpu(config, model, dtype, is_native=is_native)

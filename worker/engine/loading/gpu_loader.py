@@ -20,13 +20,7 @@ from worker.engine.device.gpu_device import upload
 from worker.engine.device.gpu_memory import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, VisionTower
-from worker.engine.loading import (
-    determinism,
-    latent_limits,
-    made_limits,
-    recurrent_limits,
-    vision_limits,
-)
+from worker.engine.loading import determinism, model_limits
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
@@ -47,9 +41,7 @@ class GpuLoader:
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        recurrent_limits.check_on_gpu(setup.config)
-        latent_limits.check_on_gpu(setup.config)
-        made_limits.check_on_gpu(setup.config)
+        model_limits.check_on_gpu(setup.config)
         determinism.check_on_gpu(self._site.config, setup.config)
         loaded = load_on_gpu(self._site, setup)
         return LoadedModel(
@@ -57,7 +49,7 @@ class GpuLoader:
             lambda tables: loaded.make_runner(tables.all, grammars),
             loaded.lora_projections,
             remark=loaded.remark,
-            no_images=vision_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
+            no_images=model_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
             gpu=loaded.card,
         )
 
@@ -86,7 +78,7 @@ def _load_eyes(site: LoadSite, setup: ModelSetup, model: Model) -> ImageEncoder 
     """The tower on the GPU, or the whole model that has one. None: it takes no images there."""
     sight, tower, gpu, config = setup.config.sight, setup.config.tower, site.gpu, site.config
     assert gpu is not None, "it is a GPU"
-    if sight is None or vision_limits.no_images_on_gpu(setup.config, tp=config.tp):
+    if sight is None or model_limits.no_images_on_gpu(setup.config, tp=config.tp):
         return None
     if tower is None:
         assert isinstance(model, TransformersModel), "no other kind sees by itself"
@@ -129,6 +121,6 @@ class TensorParallelLoader:
             lambda tables: loaded.make_runner(tables.all, grammars, followers),
             RankLoras(setup.config, followers, loaded.lora_projections).make,
             remark=loaded.remark,
-            no_images=vision_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
+            no_images=model_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
             gpu=loaded.card,
         )

@@ -18,7 +18,7 @@ from worker.engine.cuda.cuda_device import CudaDevice, has_gpu
 from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_dtype import computes_bfloat16
-from worker.engine.loading import latent_limits, made_limits, recurrent_limits
+from worker.engine.loading import model_limits
 from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.stored_weights import remark_on_stored_weights
 from worker.engine.models.decoder_config import DecoderConfig
@@ -96,9 +96,7 @@ def report_on_gpu(
 ) -> ModelReport:
     """The report of one that takes its weights to `gpu`."""
     try:
-        recurrent_limits.check_on_gpu(model)
-        latent_limits.check_on_gpu(model)
-        made_limits.check_on_gpu(model)
+        model_limits.check_on_gpu(model)
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
     share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())

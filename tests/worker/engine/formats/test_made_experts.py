@@ -32,7 +32,7 @@ from tests.worker.engine.native.test_native import needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
-from worker.engine.loading import made_limits
+from worker.engine.loading import model_limits
 from worker.engine.loading.memory_check import weight_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import read_model_config
@@ -145,7 +145,7 @@ def test_what_our_cpp_does_not_multiply_is_refused(
     with pytest.raises(ConfigError, match=sentence):
         Rig(source, quantization="int8", **config)
     with pytest.raises(ConfigError, match="on a GPU they are computed in 16 bits"):
-        made_limits.check_on_gpu(read_model_config(source, "int8", on_gpu=True))
+        model_limits.check_on_gpu(read_model_config(source, "int8", on_gpu=True))
 
 
 def test_experts_of_a_gguf_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.cpu import torch_attention
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.layers.kv_layout import KVGroup, KVLayout
-from worker.engine.loading import latent_limits
+from worker.engine.loading import model_limits
 from worker.engine.models.decoder_config import DecoderConfig, with_latents
 from worker.engine.models.latent import indexer
 from worker.engine.models.norms import NoNorm
@@ -168,7 +168,7 @@ def test_all_matrices_count_as_memory(paths: dict[str, Path]) -> None:
 
 def test_a_gpu_is_refused(paths: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="GlmMoeDsaForCausalLM is not possible on a GPU"):
-        latent_limits.check_on_gpu(read_model_config(paths["glm_moe_dsa"]))
+        model_limits.check_on_gpu(read_model_config(paths["glm_moe_dsa"]))
 
 
 @pytest.mark.parametrize(
