@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
-from pathlib import Path
 
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster
 from shared.errors import ProtocolError
+from shared.machine.process_age import process_age_s
 from shared.protocol.codec import decode
 from shared.protocol.role_cards import SUPERVISOR, RoleCard, WorkerCard
 
 _SLACK_S = 0.05  # the kernel counts the starts of processes in hundredths of a second
-_DEAD_STATES = "ZXx"
-_STATE, _START_TICKS = 0, 19  # places behind the name of the program, which may hold blanks
 
 
 async def forget_last_time(cluster: Cluster, model_name: str | None) -> list[str]:
@@ -66,20 +63,5 @@ def _has_died(host: str, pid: int, lived_at: float) -> bool:
     """
     if host != socket.gethostname():
         return False
-    started = started_at(pid, time.time())
-    return started is None or started > lived_at + _SLACK_S
-
-
-def started_at(pid: int, now: float) -> float | None:
-    """When a process of this host began, as /proc tells it, by the clock that shows `now`.
-
-    None when there is no such process, or it only waits to be reaped.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if fields[_STATE] in _DEAD_STATES:
-        return None
-    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-    return now - uptime_s + int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+    age_s = process_age_s(pid)
+    return age_s is None or time.time() - age_s > lived_at + _SLACK_S

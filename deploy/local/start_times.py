@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
+
+from shared.machine.process_age import process_age_s
 
 
 class StartTimes:
     """Seconds since this process was born, imports included."""
 
     def __init__(self) -> None:
-        self._born_at = time.monotonic() - process_age_s()
+        self._born_at = time.monotonic() - (process_age_s(os.getpid()) or 0.0)
         self._spans: dict[str, tuple[float, float]] = {"this command": (0.0, self.now_s)}
         self._engines: dict[str, Mapping[str, float]] = {}
 
@@ -39,14 +40,3 @@ class StartTimes:
             for phase, took in self._engines.get(part, {}).items():
                 lines.append(f"    {phase:<20}{'':>16}{took:>8.2f}\n")
         return "".join(lines)
-
-
-def process_age_s() -> float:
-    """The age of this process by the kernel's clock, to 10 ms; 0 where there is no /proc."""
-    try:
-        stat = Path("/proc/self/stat").read_text()
-        uptime = Path("/proc/uptime").read_text()
-    except OSError:
-        return 0.0
-    started_at = int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    return max(0.0, float(uptime.split()[0]) - started_at)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.machine.process_age import process_age_s
 from shared.telemetry.metrics import METRICS_PREFIX
 
 
@@ -27,7 +27,7 @@ class StartupPhases(Collector):
 
     def note_process(self) -> None:
         """Call first: so far it has imported its modules, and perhaps waited for NATS."""
-        if (age_s := _process_age_s()) is not None:
+        if (age_s := process_age_s(os.getpid())) is not None:
             self._took_s["process"] = age_s
 
     def enter(self, phase: str) -> None:
@@ -54,14 +54,3 @@ class StartupPhases(Collector):
         for name, seconds in took_s.items():
             family.add_metric([name], seconds)
         yield family
-
-
-def _process_age_s() -> float | None:
-    """Seconds by the kernel's clock, to 10 ms; None where there is no /proc."""
-    try:
-        stat = Path("/proc/self/stat").read_text()
-        uptime = Path("/proc/uptime").read_text()
-    except OSError:
-        return None
-    started_at = int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    return float(uptime.split()[0]) - started_at

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deploy.local.last_time import forget_last_time, started_at
+from deploy.local.last_time import forget_last_time
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
+from shared.machine.process_age import process_age_s
 from shared.protocol.codec import encode
 from shared.protocol.role_cards import SUPERVISOR, RoleCard, WorkerCard, WorkerState
 from tests.nats_server import NatsServer
@@ -46,11 +47,10 @@ async def show_worker(cluster: Cluster, name: str, host: str, pid: int, at: floa
 async def test_workers_of_this_host_that_died_are_forgotten_and_no_others(
     cluster: Cluster, dead_pid: int
 ) -> None:
-    now = time.time()
-    began = started_at(os.getpid(), now)
-    assert began is not None
+    now, age_s = time.time(), process_age_s(os.getpid())
+    assert age_s is not None
     await show_worker(cluster, "died", HERE, dead_pid, now)
-    await show_worker(cluster, "had-this-pid-before", HERE, os.getpid(), began - 1.0)
+    await show_worker(cluster, "had-this-pid-before", HERE, os.getpid(), now - age_s - 1.0)
     await show_worker(cluster, "lives", HERE, os.getpid(), now)
     await show_worker(cluster, "elsewhere", "another-host", dead_pid, now)
     workers = cluster.bucket(cluster.subjects.workers_bucket)
@@ -77,14 +77,14 @@ async def test_supervisors_of_this_host_that_died_are_forgotten_and_no_others(
 def test_whoever_waits_to_be_reaped_is_dead() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert started_at(process.pid, time.time()) is None
+    assert process_age_s(process.pid) is None
     process.wait()
 
 
-def test_the_start_of_a_process_is_told_by_our_clock() -> None:
-    before = time.time()
+def test_a_process_is_as_old_as_it_has_run() -> None:
+    before = time.monotonic()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        started = started_at(process.pid, time.time())
-        assert started is not None
-        assert before - 0.1 < started < time.time() + 0.1
+        age_s = process_age_s(process.pid)
+        assert age_s is not None
+        assert age_s < time.monotonic() - before + 0.1
         process.kill()
