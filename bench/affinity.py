@@ -16,8 +16,6 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -25,13 +23,9 @@ import cyclopts
 import httpx
 import uvloop
 
-from bench.local_serve import LocalServe, local_serve
+from bench.served_workers import serve_workers
 from deploy.local.ports import free_port
 from jetflock.bench.stage_summary import percentile
-from shared.cluster import open_cluster
-from shared.config import ClusterConfig
-from shared.protocol.codec import decode
-from shared.protocol.role_cards import WorkerCard, WorkerState
 
 MODEL = "jetflock-demo"
 TOPICS = ("dragon", "fox", "river", "garden", "bird", "moon", "boat", "bear", "tree", "star")
@@ -147,26 +141,6 @@ async def run_round(port: int, name: str, num_conversations: int, num_turns: int
     return result
 
 
-async def wait_for_workers(nats_port: int, num_workers: int) -> None:
-    config = ClusterConfig(nats_url=f"nats://127.0.0.1:{nats_port}")
-    async with open_cluster(config, "bench") as cluster, asyncio.timeout(60):
-        bucket = cluster.bucket(cluster.subjects.workers_bucket)
-        while True:
-            cards = [decode(WorkerCard, entry.value) for entry in await bucket.entries()]
-            if sum(card.state is WorkerState.READY for card in cards) >= num_workers:
-                return
-            await asyncio.sleep(0.2)
-
-
-@contextmanager
-def serve_arm(arm: Arm, disk: str) -> Iterator[LocalServe]:
-    nats_port = free_port()
-    flags = ("--workers", str(arm.num_workers), "--nats-port", str(nats_port), "--num-threads", "1")
-    with local_serve(*flags, *(flag.format(disk=disk) for flag in arm.flags)) as serve:
-        uvloop.run(wait_for_workers(nats_port, arm.num_workers))
-        yield serve
-
-
 def print_arm(arm: Arm, rounds: list[Round]) -> None:
     ttfts_ms = [ttft_s * 1e3 for each in rounds for ttft_s in each.ttfts_s]
     hit_rates = sorted(each.hit_rate * 100 for each in rounds)
@@ -191,7 +165,8 @@ def main(
     for number in range(repeat):
         with tempfile.TemporaryDirectory() as folder:
             for arm in arms:
-                with serve_arm(arm, f"{folder}/kv") as serve:
+                flags = (flag.format(disk=f"{folder}/kv") for flag in arm.flags)
+                with serve_workers(arm.num_workers, free_port(), *flags) as serve:
                     uvloop.run(run_round(serve.port, f"warm {number}", 2, 2))
                     rounds[arm].append(
                         uvloop.run(run_round(serve.port, str(number), conversations, turns))

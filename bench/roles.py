@@ -14,8 +14,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,15 +23,12 @@ import cyclopts
 import httpx
 import uvloop
 
-from bench.affinity import wait_for_workers
 from bench.checkpoint import CONTEXT_LEN, ensure_checkpoint
-from bench.local_serve import LocalServe, local_serve
 from bench.model_shape import LLAMA_135M
+from bench.served_workers import open_own_cluster, serve_workers
 from deploy.local.ports import free_port
 from jetflock.bench.stage_summary import percentile
 from shared.broker.kv_bucket import readable
-from shared.cluster import open_cluster
-from shared.config import ClusterConfig
 from shared.protocol.role_cards import WorkerCard
 
 LONG_TOKENS = 32  # of output behind a long prompt
@@ -123,19 +119,9 @@ class Arm:
     flags: tuple[str, ...] = ()
 
 
-@contextmanager
-def serve_arm(arm: Arm, model: Path, nats_port: int) -> Iterator[LocalServe]:
-    flags = ("--workers", "2", "--nats-port", str(nats_port), "--num-threads", "1")
-    named = (str(model), "--model-name", "bench")
-    with local_serve(*named, *flags, *arm.flags, timeout_s=300) as serve:
-        uvloop.run(wait_for_workers(nats_port, 2))
-        yield serve
-
-
 async def share_found(nats_port: int) -> float:
     """By the workers that decode."""
-    config = ClusterConfig(nats_url=f"nats://127.0.0.1:{nats_port}")
-    async with open_cluster(config, "bench") as cluster:
+    async with open_own_cluster(nats_port) as cluster:
         entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
     works = [card.work for card in readable(WorkerCard, entries) if card.role == "decode"]
     num_queries = sum(work.num_prefix_queries for work in works)
@@ -175,11 +161,12 @@ def main(
     with tempfile.TemporaryDirectory(dir=folder) as kv_dir:
         apart = ("--decode-workers", "1", "--kv-disk-dir", f"{kv_dir}/kv")
         arms = (Arm("two that do both"), Arm("one prefills, one decodes", apart))
+        named = (str(model), "--model-name", "bench")
         rounds: dict[Arm, list[Round]] = {arm: [] for arm in arms}
         for number in range(repeat):
             for arm in arms:
                 nats_port = free_port()
-                with serve_arm(arm, model, nats_port) as serve:
+                with serve_workers(2, nats_port, *named, *arm.flags, timeout_s=300) as serve:
                     result = Round()
                     load = Load(serve.port, result, number)
                     uvloop.run(load.run(streams, prompts, prompt_len))
