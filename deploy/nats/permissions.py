@@ -30,153 +30,164 @@ def permissions(subjects: Subjects, service: str) -> dict[str, Permissions]:
     """The permissions of every role. Each hears only its own inbox: nobody listens to answers to
     others.
     """
-    prefix = subjects.prefix
     return {
         # Makes streams, consumers and model cards; `jetflock dead`, `jetflock admin`.
         ADMIN: Permissions((">",), (">",)),
-        FRONTEND: _permissions(
-            FRONTEND,
-            publish=[
-                subjects.requests("*", "*"),
-                _ownership(subjects),
-                subjects.control("*"),
-                subjects.tenants,
-                f"{prefix}.rpc.detok.*",
-                subjects.response("*"),
-                *_reads(subjects.requests_stream, subjects.tokens_stream),
-                *_reads(subjects.responses_stream, subjects.results_stream, subjects.dead_stream),
-                *_reads(subjects.bills_stream),
-                _scan(subjects.events_stream),
-                *_reads(*_buckets(subjects.models_bucket, subjects.workers_bucket)),
-                f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
-                *_bucket_writes(
-                    subjects.roles_bucket,
-                    subjects.attached_bucket,
-                    subjects.idempotency_bucket,
-                    subjects.files_bucket,
-                    subjects.batches_bucket,
-                    subjects.usage_bucket,
-                ),
-                f"$KV.{subjects.secrets_bucket}.*",
-                *_reads(*_buckets(subjects.secrets_bucket)),
-                subjects.batch_line("*", "*"),
-                *_reads(subjects.batch_stream),
-                *_reads(f"OBJ_{subjects.objects_bucket}", f"OBJ_{subjects.files_bucket}"),
-            ],
-            subscribe=[subjects.reply("*"), subjects.tenants, subjects.costs],
-            subjects=subjects,
-        ),
+        FRONTEND: _of_frontends(subjects),
         # Hears what strangers say, and publishes where they say: it can do nothing but answer.
         SERVICE: Permissions(
             (_inbox(subjects, SERVICE),),
             (f"{service}.*.>", "$SRV.>", _inbox(subjects, SERVICE)),
         ),
-        # Takes away what frontends may not: it hears nobody, and publishes what it is not told.
-        ERASER: _permissions(
-            ERASER,
-            publish=[
-                *_purges(
-                    subjects.responses_stream,
-                    subjects.batch_stream,
-                    *_buckets(
-                        subjects.roles_bucket,
-                        subjects.attached_bucket,
-                        subjects.files_bucket,
-                        subjects.batches_bucket,
-                    ),
-                ),
-                # What its owner wants erased, and what waits in the queue for nobody.
-                *_erasures(
-                    subjects.requests_stream,
-                    subjects.tokens_stream,
-                    subjects.results_stream,
-                    subjects.dead_stream,
-                    subjects.responses_stream,
-                    subjects.batch_stream,
-                    *_buckets(subjects.attached_bucket, subjects.idempotency_bucket),
-                ),
-                *_object_reads(subjects.objects_bucket, subjects.files_bucket),
-                *_object_writes(subjects.objects_bucket, subjects.files_bucket),
-            ],
-            subscribe=[],
-            subjects=subjects,
-        ),
-        WORKER: _permissions(
-            WORKER,
-            publish=[
-                _ownership(subjects),
-                f"{prefix}.tok.*.*",
-                subjects.dead("*"),
-                _scan(subjects.dead_stream),  # the oldest make room for it
-                *_erasures(subjects.dead_stream),
-                subjects.event("*"),
-                subjects.prefixes("*"),
-                subjects.offer("*", "*"),
-                f"{_API}.CONSUMER.MSG.NEXT.{subjects.requests_stream}.*",
-                # Finds and removes what was acknowledged: an ack can do no less.
-                *_acks(subjects.requests_stream),
-                f"{_API}.STREAM.MSG.GET.{subjects.requests_stream}",
-                *_erasures(subjects.requests_stream),
-                *_reads(subjects.tokens_stream, subjects.results_stream),
-                *_reads(*_buckets(subjects.models_bucket)),
-                *_ordered_reader(subjects.tokens_stream),
-                *_bucket_writes(subjects.workers_bucket),
-                *_purges(*_buckets(subjects.workers_bucket)),
-                f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
-                *_object_reads(subjects.objects_bucket),
-                *_object_writes(subjects.objects_bucket),
-                _inbox(subjects, ADMIN),
-            ],
-            subscribe=[
-                subjects.control("*"),
-                subjects.prefixes("*"),
-                subjects.offer("*", "*"),
-                subjects.admin("*"),
-                subjects.admin_worker("*", "*"),
-                subjects.presence("*"),
-            ],
-            subjects=subjects,
-        ),
-        DETOK: _permissions(
-            DETOK,
-            publish=[
-                subjects.done("*"),
-                subjects.bills("*"),
-                subjects.response("*"),
-                subjects.reply("*"),
-                subjects.control("*"),
-                subjects.costs,
-                # Gives back what a dead worker had, takes out what is over.
-                *_acks(subjects.requests_stream),
-                *_reads(subjects.tokens_stream, subjects.results_stream, subjects.responses_stream),
-                *_reads(subjects.bills_stream),
-                *_ordered_reader(subjects.tokens_stream),
-                *_bucket_writes(
-                    subjects.owners_bucket, subjects.floors_bucket, subjects.roles_bucket
-                ),
-                *_reads(*_buckets(subjects.workers_bucket)),
-                # Raises it when no role alive knows less.
-                f"$KV.{subjects.meta_bucket}.{LEVEL_KEY}",
-                # Its own, those of detokenizers and workers that died, and what is not there: a
-                # write that changes nothing.
-                *_purges(
-                    *_buckets(
-                        subjects.owners_bucket, subjects.roles_bucket, subjects.workers_bucket
-                    )
-                ),
-                subjects.presence("*"),
-                *_object_reads(subjects.objects_bucket),
-                _inbox(subjects, FRONTEND),
-            ],
-            subscribe=[
-                f"{prefix}.rpc.detok.*",
-                subjects.worker_died,
-                subjects.presence("*"),
-                f"$KV.{subjects.owners_bucket}.*",
-            ],
-            subjects=subjects,
-        ),
+        ERASER: _of_erasers(subjects),
+        WORKER: _of_workers(subjects),
+        DETOK: _of_detokenizers(subjects),
     }
+
+
+def _of_frontends(subjects: Subjects) -> Permissions:
+    return _permissions(
+        FRONTEND,
+        publish=[
+            subjects.requests("*", "*"),
+            _ownership(subjects),
+            subjects.control("*"),
+            subjects.tenants,
+            f"{subjects.prefix}.rpc.detok.*",
+            subjects.response("*"),
+            *_reads(subjects.requests_stream, subjects.tokens_stream),
+            *_reads(subjects.responses_stream, subjects.results_stream, subjects.dead_stream),
+            *_reads(subjects.bills_stream),
+            _scan(subjects.events_stream),
+            *_reads(*_buckets(subjects.models_bucket, subjects.workers_bucket)),
+            f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
+            *_bucket_writes(
+                subjects.roles_bucket,
+                subjects.attached_bucket,
+                subjects.idempotency_bucket,
+                subjects.files_bucket,
+                subjects.batches_bucket,
+                subjects.usage_bucket,
+            ),
+            f"$KV.{subjects.secrets_bucket}.*",
+            *_reads(*_buckets(subjects.secrets_bucket)),
+            subjects.batch_line("*", "*"),
+            *_reads(subjects.batch_stream),
+            *_reads(f"OBJ_{subjects.objects_bucket}", f"OBJ_{subjects.files_bucket}"),
+        ],
+        subscribe=[subjects.reply("*"), subjects.tenants, subjects.costs],
+        subjects=subjects,
+    )
+
+
+def _of_erasers(subjects: Subjects) -> Permissions:
+    """Take away what frontends may not: they hear nobody, and publish what they are not told."""
+    return _permissions(
+        ERASER,
+        publish=[
+            *_purges(
+                subjects.responses_stream,
+                subjects.batch_stream,
+                *_buckets(
+                    subjects.roles_bucket,
+                    subjects.attached_bucket,
+                    subjects.files_bucket,
+                    subjects.batches_bucket,
+                ),
+            ),
+            # What its owner wants erased, and what waits in the queue for nobody.
+            *_erasures(
+                subjects.requests_stream,
+                subjects.tokens_stream,
+                subjects.results_stream,
+                subjects.dead_stream,
+                subjects.responses_stream,
+                subjects.batch_stream,
+                *_buckets(subjects.attached_bucket, subjects.idempotency_bucket),
+            ),
+            *_object_reads(subjects.objects_bucket, subjects.files_bucket),
+            *_object_writes(subjects.objects_bucket, subjects.files_bucket),
+        ],
+        subscribe=[],
+        subjects=subjects,
+    )
+
+
+def _of_workers(subjects: Subjects) -> Permissions:
+    return _permissions(
+        WORKER,
+        publish=[
+            _ownership(subjects),
+            f"{subjects.prefix}.tok.*.*",
+            subjects.dead("*"),
+            _scan(subjects.dead_stream),  # the oldest make room for it
+            *_erasures(subjects.dead_stream),
+            subjects.event("*"),
+            subjects.prefixes("*"),
+            subjects.offer("*", "*"),
+            f"{_API}.CONSUMER.MSG.NEXT.{subjects.requests_stream}.*",
+            # Finds and removes what was acknowledged: an ack can do no less.
+            *_acks(subjects.requests_stream),
+            f"{_API}.STREAM.MSG.GET.{subjects.requests_stream}",
+            *_erasures(subjects.requests_stream),
+            *_reads(subjects.tokens_stream, subjects.results_stream),
+            *_reads(*_buckets(subjects.models_bucket)),
+            *_ordered_reader(subjects.tokens_stream),
+            *_bucket_writes(subjects.workers_bucket),
+            *_purges(*_buckets(subjects.workers_bucket)),
+            f"{_API}.CONSUMER.INFO.{subjects.requests_stream}.*",
+            *_object_reads(subjects.objects_bucket),
+            *_object_writes(subjects.objects_bucket),
+            _inbox(subjects, ADMIN),
+        ],
+        subscribe=[
+            subjects.control("*"),
+            subjects.prefixes("*"),
+            subjects.offer("*", "*"),
+            subjects.admin("*"),
+            subjects.admin_worker("*", "*"),
+            subjects.presence("*"),
+        ],
+        subjects=subjects,
+    )
+
+
+def _of_detokenizers(subjects: Subjects) -> Permissions:
+    return _permissions(
+        DETOK,
+        publish=[
+            subjects.done("*"),
+            subjects.bills("*"),
+            subjects.response("*"),
+            subjects.reply("*"),
+            subjects.control("*"),
+            subjects.costs,
+            # Gives back what a dead worker had, takes out what is over.
+            *_acks(subjects.requests_stream),
+            *_reads(subjects.tokens_stream, subjects.results_stream, subjects.responses_stream),
+            *_reads(subjects.bills_stream),
+            *_ordered_reader(subjects.tokens_stream),
+            *_bucket_writes(subjects.owners_bucket, subjects.floors_bucket, subjects.roles_bucket),
+            *_reads(*_buckets(subjects.workers_bucket)),
+            # Raises it when no role alive knows less.
+            f"$KV.{subjects.meta_bucket}.{LEVEL_KEY}",
+            # Its own, those of detokenizers and workers that died, and what is not there: a
+            # write that changes nothing.
+            *_purges(
+                *_buckets(subjects.owners_bucket, subjects.roles_bucket, subjects.workers_bucket)
+            ),
+            subjects.presence("*"),
+            *_object_reads(subjects.objects_bucket),
+            _inbox(subjects, FRONTEND),
+        ],
+        subscribe=[
+            f"{subjects.prefix}.rpc.detok.*",
+            subjects.worker_died,
+            subjects.presence("*"),
+            f"$KV.{subjects.owners_bucket}.*",
+        ],
+        subjects=subjects,
+    )
 
 
 def on_prefixes(prefixes: Sequence[str], service: str) -> dict[str, Permissions]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 from shared.broker.jetstream import JetStream
@@ -145,101 +146,89 @@ async def ensure_consumers(
 
 def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, Any]]:
     """The JetStream configuration of every stream and bucket."""
-    prefix = subjects.prefix
     base = {
         "storage": "file",
         "num_replicas": config.replicas,
         "discard": "new",
+        "retention": "limits",
+        "allow_direct": True,
     }
-    retention_ns = int(config.token_retention_s * _NS)
-    resume_ns = int(config.resume_window_s * _NS)
-    files_ns = int(config.files_ttl_s * _NS)
-    streams: list[dict[str, Any]] = [
+    window_ns = _DUPLICATE_WINDOW_S * _NS
+    return [
         base
-        | {
-            "name": subjects.requests_stream,
-            "subjects": [subjects.requests("*", "*")],
-            "retention": "workqueue",
-            "max_msgs_per_subject": 1,
-            "discard_new_per_subject": True,
-            "max_msgs": config.queue_max_msgs,
-            "max_bytes": config.queue_max_bytes,
-            "allow_direct": True,
-        },
-        base
-        | {
-            "name": subjects.tokens_stream,
-            "subjects": [f"{prefix}.own.*.*", f"{prefix}.tok.*.*"],
-            "retention": "limits",
-            "max_bytes": config.log_max_bytes,
-            "max_age": retention_ns,
-            "allow_direct": True,
-        },
-        base
-        | {
-            "name": subjects.results_stream,
-            "subjects": [f"{prefix}.done.*"],
-            "retention": "limits",
-            "max_bytes": config.results_max_bytes,
-            "max_age": resume_ns,
-            "allow_direct": True,
-        },
-        base
-        | {
-            "name": subjects.dead_stream,
-            "subjects": [f"{prefix}.dead.*"],
-            "retention": "limits",
-            "max_bytes": config.dead_max_bytes,
-            "max_age": int((config.dead_ttl_s + DEAD_MARGIN_S) * _NS),
-            "allow_direct": True,
-        },
-        base
-        | {
-            "name": subjects.responses_stream,
-            "subjects": [subjects.response("*")],
-            "retention": "limits",
-            "max_bytes": config.response_store_bytes,
-            "max_age": int(config.response_ttl_s * _NS),
-            "allow_direct": True,
-        },
-    ]
-    streams.append(
-        base
-        | {
-            "name": subjects.events_stream,
-            "subjects": [f"{prefix}.event.*"],
-            "retention": "limits",
-            "discard": "old",
-            "max_msgs": _MAX_EVENTS,
-            "max_age": int(EVENTS_MAX_AGE_S * _NS),
-            "allow_direct": True,
-        }
-    )
-    streams.append(
-        base
-        | {
-            "name": subjects.batch_stream,
-            "subjects": [f"{prefix}.batch.*.*"],
-            "retention": "limits",
-            "max_bytes": config.files_max_bytes,
-            "max_age": files_ns,
-            "allow_direct": True,
-        }
-    )
-    if config.bills_ttl_s:
-        streams.append(
-            base
-            | {
-                "name": subjects.bills_stream,
-                "subjects": [subjects.bills("*")],
-                "retention": "limits",
-                "discard": "old",
-                "max_bytes": config.bills_max_bytes,
-                "max_age": int(config.bills_ttl_s * _NS),
-                "allow_direct": True,
-            }
+        | stream
+        # The server refuses a window in which messages are gone already.
+        | {"duplicate_window": min(window_ns, stream.get("max_age") or window_ns)}
+        for stream in (
+            *_message_streams(config, subjects),
+            *_key_streams(config, subjects),
+            *_object_streams(config, subjects),
         )
-    buckets = {
+    ]
+
+
+def _message_streams(config: ClusterConfig, subjects: Subjects) -> Iterator[dict[str, Any]]:
+    """What is not said of one is as `stream_configs` has it for all."""
+    prefix = subjects.prefix
+    yield {
+        "name": subjects.requests_stream,
+        "subjects": [subjects.requests("*", "*")],
+        "retention": "workqueue",
+        "max_msgs_per_subject": 1,
+        "discard_new_per_subject": True,
+        "max_msgs": config.queue_max_msgs,
+        "max_bytes": config.queue_max_bytes,
+    }
+    yield {
+        "name": subjects.tokens_stream,
+        "subjects": [f"{prefix}.own.*.*", f"{prefix}.tok.*.*"],
+        "max_bytes": config.log_max_bytes,
+        "max_age": int(config.token_retention_s * _NS),
+    }
+    yield {
+        "name": subjects.results_stream,
+        "subjects": [f"{prefix}.done.*"],
+        "max_bytes": config.results_max_bytes,
+        "max_age": int(config.resume_window_s * _NS),
+    }
+    yield {
+        "name": subjects.dead_stream,
+        "subjects": [f"{prefix}.dead.*"],
+        "max_bytes": config.dead_max_bytes,
+        "max_age": int((config.dead_ttl_s + DEAD_MARGIN_S) * _NS),
+    }
+    yield {
+        "name": subjects.responses_stream,
+        "subjects": [subjects.response("*")],
+        "max_bytes": config.response_store_bytes,
+        "max_age": int(config.response_ttl_s * _NS),
+    }
+    yield {
+        "name": subjects.events_stream,
+        "subjects": [f"{prefix}.event.*"],
+        "discard": "old",
+        "max_msgs": _MAX_EVENTS,
+        "max_age": int(EVENTS_MAX_AGE_S * _NS),
+    }
+    yield {
+        "name": subjects.batch_stream,
+        "subjects": [f"{prefix}.batch.*.*"],
+        "max_bytes": config.files_max_bytes,
+        "max_age": int(config.files_ttl_s * _NS),
+    }
+    if config.bills_ttl_s:
+        yield {
+            "name": subjects.bills_stream,
+            "subjects": [subjects.bills("*")],
+            "discard": "old",
+            "max_bytes": config.bills_max_bytes,
+            "max_age": int(config.bills_ttl_s * _NS),
+        }
+
+
+def _key_streams(config: ClusterConfig, subjects: Subjects) -> Iterator[dict[str, Any]]:
+    """Of the KV buckets."""
+    ttls_s = {
         subjects.workers_bucket: HEARTBEAT_TTL_S,
         subjects.roles_bucket: HEARTBEAT_TTL_S,
         subjects.models_bucket: 0.0,
@@ -254,42 +243,33 @@ def stream_configs(config: ClusterConfig, subjects: Subjects) -> list[dict[str, 
         subjects.secrets_bucket: 0.0,
         **({subjects.usage_bucket: config.bills_ttl_s} if config.bills_ttl_s else {}),
     }
-    for bucket, ttl_s in buckets.items():
+    for bucket, ttl_s in ttls_s.items():
         is_limited = bucket in subjects.key_buckets
-        streams.append(
-            base
-            | {
-                "name": f"KV_{bucket}",
-                "subjects": [f"$KV.{bucket}.>"],
-                "retention": "limits",
-                "max_msgs_per_subject": 1,
-                "max_age": int(ttl_s * _NS),
-                "allow_direct": True,
-                # Else whoever may write one key may, by a header, remove all others.
-                "allow_rollup_hdrs": False,
-            }
-            | ({"max_bytes": config.keys_max_bytes} if is_limited else {})
-        )
-    objects = {
+        yield {
+            "name": f"KV_{bucket}",
+            "subjects": [f"$KV.{bucket}.>"],
+            "max_msgs_per_subject": 1,
+            "max_age": int(ttl_s * _NS),
+            # Else whoever may write one key may, by a header, remove all others.
+            "allow_rollup_hdrs": False,
+            **({"max_bytes": config.keys_max_bytes} if is_limited else {}),
+        }
+
+
+def _object_streams(config: ClusterConfig, subjects: Subjects) -> Iterator[dict[str, Any]]:
+    """Of the object stores."""
+    files_ns = int(config.files_ttl_s * _NS)
+    limits = {
         subjects.objects_bucket: {"max_bytes": config.objects_max_bytes},
         subjects.files_bucket: {"max_bytes": config.files_max_bytes, "max_age": files_ns},
     }
-    for bucket, limits in objects.items():
-        streams.append(
-            base
-            | {
-                "name": f"OBJ_{bucket}",
-                "subjects": [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
-                "retention": "limits",
-                "allow_direct": True,
-                "allow_rollup_hdrs": True,
-            }
-            | limits
-        )
-    for stream in streams:  # the server refuses a window in which messages are gone already
-        window_ns = _DUPLICATE_WINDOW_S * _NS
-        stream["duplicate_window"] = min(window_ns, stream.get("max_age") or window_ns)
-    return streams
+    for bucket, limit in limits.items():
+        yield {
+            "name": f"OBJ_{bucket}",
+            "subjects": [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
+            "allow_rollup_hdrs": True,
+            **limit,
+        }
 
 
 async def _check_domain(js: JetStream, subjects: Subjects) -> None:
