@@ -286,6 +286,14 @@ class Job:
         what the answer repeats take too many bytes.
         """
         card = self.model.card
+        of_all = self._reply_of_all(
+            caller,
+            group_id=group_id,
+            created=created,
+            subject=subject,
+            frontend_id=frontend_id,
+            is_shared=is_shared,
+        )
         requests = []
         for choice_idx in range(self.num_choices):
             prompt_idx = choice_idx // self.sampling.n
@@ -299,50 +307,16 @@ class Job:
             prompt_ids = pack_token_ids(prompt.token_ids)
             fields = self.sampling_of(prompt_idx)
             sampling, text = self._params(fields, prompt, choice_idx, max_logprob_bytes)
-            reply = ReplyParams(
-                subject=subject,
-                surface=self.surface,
-                model=self.model.name,
-                created=created,
+            reply = msgspec.structs.replace(
+                of_all,
                 num_prompt_tokens=len(prompt.token_ids),
-                group_id=group_id,
                 choice_idx=choice_idx,
-                num_choices=self.num_choices,
-                num_prompts=len(self.prompts),
-                deadline_s=caller.deadline_s,
-                include_usage=self.options.include_usage,
-                continuous_usage=self.options.continuous_usage,
-                tells_token_ids=self.options.token_ids,
                 prompt_ids=prompt_ids if self.options.token_ids else b"",
-                tokens_as_ids=self.options.tokens_as_ids,
-                num_kept=self.options.num_kept,
-                hides_logprobs=self.options.hides_logprobs,
-                is_list=self.options.is_list,
                 num_beams=0 if sampling.beam is None else sampling.beam.num_kept,
                 echo=prompt.echo,
-                num_top=self.sampling.logprobs.num_top,
-                num_prompt_top=self.sampling.logprobs.num_prompt_top,
-                echo_logprobs=self.sampling.logprobs.echo,
-                num_logprob_ids=len(self.sampling.logprobs.token_ids),
-                prompt_start=self.sampling.logprobs.prompt_start,
-                is_by_token=self.pooling is not None and self.pooling.each_token,
-                owner=caller.owner,
-                frontend_id="" if self.is_detached else frontend_id,
-                encoding_format=self.encoding_format,
-                score_method=self.score_method,
-                is_whole=not self.stream,
-                is_shared=is_shared,
-                job_class=caller.job_class,
-                queue_timeout_s=caller.queue_timeout_s,
-                answer=self.answer,
                 has_images=bool(prompt.pixels),
-                trace=caller.span.context or caller.trace,
-                payer=caller.payer,
-                base_model="" if self.model.adapter is None else card.name,
                 rid=self.rids[prompt_idx] if self.rids else "",
-                grace_s=caller.grace_s or 0.0,
                 eos_token_ids=_overridden_eos_ids(sampling, card),
-                transcript=self.transcript,
                 num_audio_tokens=prompt.num_audio_tokens,
             )
             request = GenerateRequest(
@@ -370,6 +344,56 @@ class Job:
             )
             requests.append(MadeRequest(request, reply))
         return requests
+
+    def _reply_of_all(
+        self,
+        caller: Caller,
+        *,
+        group_id: str,
+        created: int,
+        subject: str,
+        frontend_id: str,
+        is_shared: bool,
+    ) -> ReplyParams:
+        """What is the same for all choices of all prompts."""
+        return ReplyParams(
+            num_prompt_tokens=0,  # as the other fields of one choice, it is replaced
+            subject=subject,
+            surface=self.surface,
+            model=self.model.name,
+            created=created,
+            group_id=group_id,
+            num_choices=self.num_choices,
+            num_prompts=len(self.prompts),
+            deadline_s=caller.deadline_s,
+            include_usage=self.options.include_usage,
+            continuous_usage=self.options.continuous_usage,
+            tells_token_ids=self.options.token_ids,
+            tokens_as_ids=self.options.tokens_as_ids,
+            num_kept=self.options.num_kept,
+            hides_logprobs=self.options.hides_logprobs,
+            is_list=self.options.is_list,
+            num_top=self.sampling.logprobs.num_top,
+            num_prompt_top=self.sampling.logprobs.num_prompt_top,
+            echo_logprobs=self.sampling.logprobs.echo,
+            num_logprob_ids=len(self.sampling.logprobs.token_ids),
+            prompt_start=self.sampling.logprobs.prompt_start,
+            is_by_token=self.pooling is not None and self.pooling.each_token,
+            owner=caller.owner,
+            frontend_id="" if self.is_detached else frontend_id,
+            encoding_format=self.encoding_format,
+            score_method=self.score_method,
+            is_whole=not self.stream,
+            is_shared=is_shared,
+            job_class=caller.job_class,
+            queue_timeout_s=caller.queue_timeout_s,
+            answer=self.answer,
+            trace=caller.span.context or caller.trace,
+            payer=caller.payer,
+            base_model="" if self.model.adapter is None else self.model.card.name,
+            grace_s=caller.grace_s or 0.0,
+            transcript=self.transcript,
+        )
 
     def _pooling(self, prompt: Prompt) -> PoolingParams | None:
         if self.pooling is None or not prompt.second_start:
