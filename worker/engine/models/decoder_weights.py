@@ -14,12 +14,11 @@ from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_config import HeadNormConfig, LayerMlp
 from worker.engine.models.layer_ops import Xielu, softplus
-from worker.engine.models.loader import CodeReader, WeightReader
+from worker.engine.models.loader import CodeReader, ScalingReader, WeightReader
 from worker.engine.models.model_config import is_classifier
 from worker.engine.models.norms import NormWeights
 from worker.engine.models.renaming_reader import RenamingReader
 from worker.engine.models.rotary import head_order
-from worker.engine.models.scaling_reader import ScalingReader
 
 
 class Projection(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat
 from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint, check_unread
+from worker.engine.models.decoder_config import WeightScale
 
 OnProgress = Callable[[float], None]
 
@@ -160,3 +161,40 @@ class QuantizingReader:
             turned = make_codes(kind, weight.transpose(1, 2), self._num_threads)
             return replace(turned, is_turned=True)
         return make_codes(kind, weight, self._num_threads)
+
+
+class ScalingReader:
+    """Reads projections with the factors of what they are given, and of what they give: what it
+    multiplies is rounded once more.
+    """
+
+    def __init__(self, reader: WeightReader, scales: Sequence[WeightScale]) -> None:
+        self._reader = reader
+        self._scales = scales
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        return self._scaled(name, self._reader.read(name, *shape))
+
+    def read_as(self, dtype: torch.dtype, name: str, *shape: int) -> torch.Tensor:
+        return self._scaled(name, self._reader.read_as(dtype, name, *shape))
+
+    def has(self, name: str) -> bool:
+        return self._reader.has(name)
+
+    def _scaled(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        module, _, kind = name.rpartition(".")
+        for scale in self._scales:
+            if module.endswith(scale.module):
+                return _scaled(tensor, scale, is_weight=kind == "weight")
+        return tensor
+
+
+def _scaled(tensor: torch.Tensor, scale: WeightScale, *, is_weight: bool) -> torch.Tensor:
+    """A weight [out_features, in_features], or a bias [out_features]."""
+    factors = torch.ones(len(tensor), device=tensor.device)
+    if scale.outputs:
+        parts = [torch.full((num,), factor) for num, factor in scale.outputs]
+        factors = torch.cat(parts).to(tensor.device)
+    if is_weight:
+        factors = (factors * scale.input).unsqueeze(-1)
+    return (tensor.float() * factors).to(tensor.dtype)
