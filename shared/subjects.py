@@ -278,6 +278,10 @@ class Subjects:
         """Request/reply: a request is offered to the worker that has its prefix."""
         return f"{self.prefix}.ctl.{pool}.offer.{worker}"
 
+    def pages_key(self, pool: str, worker: str) -> str:
+        """Request/reply: by which key this worker sends pages to others."""
+        return f"{self.prefix}.ctl.{pool}.pages.{worker}"
+
     @property
     def tenants(self) -> str:
         """What frontends tell each other of their tenants."""

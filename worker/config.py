@@ -13,6 +13,7 @@ from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.scripted_config import ScriptedConfig
+from worker.transfer.page_wire import Endpoint
 from worker.weights.lora_flag import split_lora
 
 
@@ -43,6 +44,9 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
     """Unconfirmed frames a partition may have before new tokens wait and merge."""
     prefix_affinity: bool = True
     """Offer requests to the worker of the pool that has computed their prefix, and take such."""
+    kv_transfer_bind: str | None = None
+    """HOST:PORT where other workers fetch keys and values that are in kv_disk_dir, over TCP and not
+    encrypted; port 0 is any. They find it by the worker's card, and its key over NATS."""
     revision_grace_s: float = 30.0
     """How long a request whose weights no worker has any more waits for one that has them."""
     shutdown_timeout_s: float = 0.0
@@ -65,6 +69,13 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
                 f"role={self.role} needs kv_disk_dir, a folder that workers of both roles share: "
                 "their keys and values meet there"
             )
+        if self.kv_transfer_bind is not None:
+            Endpoint.parse(self.kv_transfer_bind)
+            if self.kv_disk_dir is None:
+                raise ConfigError(
+                    f"kv_transfer_bind={self.kv_transfer_bind} needs kv_disk_dir, whose pages it "
+                    "sends"
+                )
         if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:
             raise ConfigError(
                 f"hang_timeout_s={self.hang_timeout_s:g} must be at least twice "

@@ -12,12 +12,14 @@ from shared.telemetry.histograms import REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS,
 from shared.telemetry.metrics import METRICS_PREFIX, count_of
 from shared.telemetry.startup_phases import StartupPhases
 from worker.engine_link.engine_messages import (
+    FETCH_REASONS,
     LOSS_REASONS,
     NUM_DRAFT_POSITIONS,
     REJECT_REASONS,
     EngineLoad,
 )
 from worker.held.held_request import HeldRequest
+from worker.transfer.page_server import REFUSED_CONNECTIONS
 
 _GPU_BYTES = {  # kind -> field of its card
     "total": "total_bytes",
@@ -119,7 +121,43 @@ class DiskMetrics:
                 REJECT_REASONS,
             ),
             *by_reason("kv_disk_lost_pages", "Pages that were not written there.", LOSS_REASONS),
+            counter(
+                "kv_transfer_hits", "Prompt tokens whose keys and values other workers have sent."
+            ),
+            counter("kv_transfer_received_bytes", "Keys and values that they have sent."),
+            *by_reason(
+                "kv_transfer_refused_pages",
+                "Pages that they did not send, or that were not what was asked for: computed.",
+                FETCH_REASONS,
+            ),
         )
+
+
+class PageServerMetrics:
+    """Metrics of what this worker sends to others; zeros where it sends nothing."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._sent_bytes = Counter(
+            f"{METRICS_PREFIX}_kv_transfer_sent_bytes",
+            "Keys and values sent to other workers.",
+            ["model_name"],
+            registry=registry,
+        ).labels(model_name)
+        refused = Counter(
+            f"{METRICS_PREFIX}_kv_transfer_refused_connections",
+            "Connections that did not prove the key in time, are for other pages, or too many.",
+            ["model_name", "reason"],
+            registry=registry,
+        )
+        self._refused = {
+            reason: refused.labels(model_name, reason) for reason in REFUSED_CONNECTIONS
+        }
+
+    def note_sent(self, num_bytes: int) -> None:
+        self._sent_bytes.inc(num_bytes)
+
+    def note_refused(self, reason: str) -> None:
+        self._refused[reason].inc()
 
 
 class WorkerMetrics:
@@ -129,6 +167,7 @@ class WorkerMetrics:
         self.registry = registry
         self.runs = RunMetrics(registry, model_name)
         self.disk = DiskMetrics(registry, model_name)
+        self.pages = PageServerMetrics(registry, model_name)
         self.startup = StartupPhases()
         registry.register(self.startup)
         self._labels = {"model_name": model_name}

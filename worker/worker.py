@@ -297,6 +297,8 @@ class Worker:
             sleep_level=self._engine.sleep_level,
             role=self._runner.parts.roles.role,
             pages=ready.pages if ready else "",
+            sends_pages_at=self._runner.parts.peers.address if ready and ready.pages else "",
+            fetches_pages=bool(ready and ready.pages),
         )
 
     def stats(self) -> WorkerStats:

@@ -125,6 +125,7 @@ def _of_workers(subjects: Subjects) -> Permissions:
             subjects.event("*"),
             subjects.prefixes("*"),
             subjects.offer("*", "*"),
+            subjects.pages_key("*", "*"),
             f"{_API}.CONSUMER.MSG.NEXT.{subjects.requests_stream}.*",
             # Finds and removes what was acknowledged: an ack can do no less.
             *_acks(subjects.requests_stream),
@@ -144,6 +145,7 @@ def _of_workers(subjects: Subjects) -> Permissions:
             subjects.control("*"),
             subjects.prefixes("*"),
             subjects.offer("*", "*"),
+            subjects.pages_key("*", "*"),
             subjects.admin("*"),
             subjects.admin_worker("*", "*"),
             subjects.presence("*"),

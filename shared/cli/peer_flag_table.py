@@ -337,7 +337,8 @@ PEER_FLAGS = (
     PeerFlag(
         ("--kv-transfer-config",),
         "vLLM",
-        advice="`jetflock worker --role prefill` and `--role decode` meet in their `--kv-disk-dir`",
+        advice="`jetflock worker --role prefill` and `--role decode` meet in one `--kv-disk-dir`, "
+        "or by `--kv-transfer-bind`",
     ),
     PeerFlag(("--disaggregation-mode",), "SGLang", "--role"),
     PeerFlag(

@@ -72,6 +72,12 @@ class OfferAnswer(msgspec.Struct, frozen=True):
     verdict: OfferVerdict
 
 
+class PagesKey(msgspec.Struct, frozen=True):
+    """What a worker proves and wants proved on its connections for pages."""
+
+    key: bytes
+
+
 class TenantCost(msgspec.Struct, frozen=True):
     """`jf.ctl.costs`: what was made for a request that is over, whoever has read it."""
 

@@ -101,6 +101,8 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     sleep_level: int = 0  # it is paused, and has given back the memory of: 1 its cache, 2 all
     role: WorkerRole = "both"
     pages: str = ""  # of its engine: the place where it and others with the same share their pages
+    sends_pages_at: str = ""  # HOST:PORT, where other workers can fetch what is there
+    fetches_pages: bool = False  # of others who say where
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):

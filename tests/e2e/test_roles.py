@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shared.broker.kv_bucket import readable
+from shared.protocol.role_cards import WorkerCard
 from tests.e2e.role_stack import REAL_ENGINE, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.e2e.test_faults import assert_queue_empty, holder_of
@@ -20,13 +22,19 @@ PROMPTS = [f"Tale {number}. " + "A fox met a bear by the river. " * 30 for numbe
 
 
 class Roles:
-    """A worker for prompts, and two that decode."""
+    """A worker for prompts, and two that decode, which meet in a folder or over TCP."""
 
-    def __init__(self, stack: RoleStack, folder: Path) -> None:
-        flags = (*REAL_ENGINE, "--kv-disk-dir", str(folder / "kv"))
+    def __init__(self, stack: RoleStack, folder: Path, *, is_one_folder: bool) -> None:
         self.stack = stack
-        self.first = stack.start_worker(*flags, "--role", "prefill")
-        self.others = [stack.start_worker(*flags, "--role", "decode") for _ in range(2)]
+        ways: tuple[str, ...] = () if is_one_folder else ("--kv-transfer-bind", "127.0.0.1:0")
+
+        def start(role: str, name: str) -> RoleProcess:
+            place = folder / ("kv" if is_one_folder else name)
+            disk = ("--kv-disk-dir", str(place), *ways)
+            return stack.start_worker(*REAL_ENGINE, *disk, "--role", role)
+
+        self.first = start("prefill", "first")
+        self.others = [start("decode", f"other {number}") for number in range(2)]
 
     async def run_all(self) -> list[str]:
         streams = await asyncio.gather(
@@ -35,10 +43,10 @@ class Roles:
         return [stream.text for stream in streams]
 
 
-@pytest.fixture
-async def roles(tmp_path: Path) -> AsyncIterator[Roles]:
+@pytest.fixture(params=["tcp", pytest.param("one folder", marks=pytest.mark.nightly)])
+async def roles(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Roles]:
     async with RoleStack(tmp_path, "--ack-wait-s", "3") as stack:
-        roles = Roles(stack, tmp_path)
+        roles = Roles(stack, tmp_path, is_one_folder=request.param == "one folder")
         await stack.wait_ready(3)
         yield roles
 
@@ -54,6 +62,7 @@ async def roles(tmp_path: Path) -> AsyncIterator[Roles]:
 async def test_nothing_is_lost_or_told_twice(roles: Roles, victim: str) -> None:
     stack = roles.stack
     expected = await roles.run_all()
+    await eventually_async(lambda: has_found(roles))  # pages of the other worker
     assert await roles.run_all() == expected
     streams = [Stream() for _ in PROMPTS]
     running = [
@@ -78,6 +87,14 @@ async def test_nothing_is_lost_or_told_twice(roles: Roles, victim: str) -> None:
     assert all(stream.is_done and stream.error is None for stream in streams)
     assert await roles.run_all() == expected, "those that are left do all"
     await assert_queue_empty(stack)
+
+
+async def has_found(roles: Roles) -> bool:
+    """Whether a worker that decodes had not to compute all of a prompt."""
+    cluster = roles.stack.cluster
+    entries = await cluster.bucket(cluster.subjects.workers_bucket).entries()
+    works = [card.work for card in readable(WorkerCard, entries) if card.role == "decode"]
+    return any(work.num_prefix_hits for work in works)
 
 
 async def moved(roles: Roles, stream: Stream) -> None:

@@ -473,6 +473,10 @@ MAPS |= {
     "worker-decode": WorkerCard(
         "worker-1", "p", "m", "r1", WorkerState.READY, role="decode", pages="place"
     ),
+    "worker-sends-pages": WorkerCard(
+        "worker-1", "p", "m", "r1", WorkerState.READY,
+        sends_pages_at="10.0.0.1:9092", fetches_pages=True,
+    ),
     "role-parsers": RoleCard(
         "frontend-1", "frontend",
         parsers={"m": ChosenParsers(ChosenParser("hermes", "why"), ChosenParser("", "why not"))},

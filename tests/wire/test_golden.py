@@ -24,6 +24,7 @@ from shared.protocol.notices import (
     Fenced,
     Offer,
     OfferAnswer,
+    PagesKey,
     PrefixNotice,
     TenantCost,
     TenantGossip,
@@ -71,8 +72,8 @@ def test_every_record_of_this_version_has_its_bytes() -> None:
 
 # Structs of these modules that no role stores: what they say is gone when it was heard.
 PASSING = {
-    Cancel, Fenced, Held, Offer, OfferAnswer, PrefixNotice, PublicPrefix, ReplayReply,
-    ReplayRequest, TenantCost, TenantGossip, TenantUse, TextChunk, TextFrame,
+    Cancel, Fenced, Held, Offer, OfferAnswer, PagesKey, PrefixNotice, PublicPrefix,
+    ReplayReply, ReplayRequest, TenantCost, TenantGossip, TenantUse, TextChunk, TextFrame,
 }  # fmt: skip
 STORING = ("frontend.jobs.stored_response", "shared.broker.piece_chain")
 RECORDS: set[type[msgspec.Struct]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Sequence
 
 from shared.broker.kv_bucket import readable
 from shared.cluster import Cluster
@@ -13,6 +13,7 @@ from shared.event_wait import beat_s
 from shared.liveness.heartbeat import Writability
 from shared.protocol.role_cards import WorkerCard, WorkerRole, WorkerState
 from shared.telemetry.log import get_logger
+from worker.affinity.page_peers import mark_of
 
 _LOOK_S = 1.0
 
@@ -21,7 +22,7 @@ log = get_logger(__name__)
 
 class PoolRoles:
     """The other workers that are ready, by their cards: looked at each second where this worker
-    has not both roles.
+    has not both roles, or may fetch pages from others.
 
     What is believed of them decides who computes, and never what becomes of a request: whoever is
     asked in vain costs a message, and a queue that two pull from is as good as one.
@@ -34,8 +35,13 @@ class PoolRoles:
         worker_id: str,
         role: WorkerRole,
         heartbeats: Writability,
+        *,
+        has_pages: bool,
+        sends_pages: bool,
     ) -> None:
         self.role = role
+        self._is_looking = role != "both" or has_pages
+        self._sends_pages = sends_pages
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
         self._pool = pool
         self._worker_id = worker_id
@@ -48,7 +54,7 @@ class PoolRoles:
 
     async def run(self, on_look: Callable[[], Awaitable[None]]) -> None:
         """Look until cancelled."""
-        while self.role != "both":
+        while self._is_looking:
             with contextlib.suppress(BrokerError):
                 await self.look()
                 await on_look()
@@ -71,6 +77,10 @@ class PoolRoles:
         self._has_looked = True
 
     @property
+    def others(self) -> Sequence[WorkerCard]:
+        return self._others
+
+    @property
     def pulls(self) -> bool:
         """Whether this worker takes requests from the queue. One that decodes does so while nobody
         else would.
@@ -80,14 +90,16 @@ class PoolRoles:
         return self._has_looked and all(card.role == "decode" for card in self._others)
 
     def decoder(self, pages: str, revision: str) -> str | None:
-        """The one with most room that finds pages where this worker puts them; None: nobody has."""
+        """The one with most room that finds pages where this worker puts them, or fetches them from
+        there; None: nobody has.
+        """
         rooms = {
             card.worker: card.max_running
             - card.num_running
             - card.num_waiting
             - self._num_asked.get(card.worker, 0)
             for card in self._others
-            if card.role == "decode" and (card.pages, card.revision) == (pages, revision)
+            if card.role == "decode" and card.revision == revision and self._shares(card, pages)
         }
         self._warn_of_strangers(rooms, pages)
         worker = max(rooms, key=lambda worker: rooms[worker], default=None)
@@ -95,6 +107,10 @@ class PoolRoles:
             return None
         self._num_asked[worker] = self._num_asked.get(worker, 0) + 1
         return worker
+
+    def _shares(self, card: WorkerCard, pages: str) -> bool:
+        is_sent = self._sends_pages and card.fetches_pages
+        return card.pages == pages or (is_sent and mark_of(card.pages) == mark_of(pages))
 
     def _warn_of_strangers(self, friends: Container[str], pages: str) -> None:
         """Once: workers that decode wait in vain for what this one has."""
@@ -106,7 +122,7 @@ class PoolRoles:
                 workers=[card.worker for card in strangers],
                 pages=pages,
                 theirs=sorted({card.pages for card in strangers}),
-                remedy="the same kv_disk_dir, weights, build and kernels",
+                remedy="equal weights, build and kernels, and one kv_disk_dir or kv_transfer_bind",
             )
         self._has_warned = is_alone
 

@@ -55,6 +55,13 @@ class RunAudio(msgspec.Struct, frozen=True, array_like=True):
     frames: bytes  # [num_frames and some of silence, num_mel_bins] float32, little-endian
 
 
+class PagePeer(msgspec.Struct, frozen=True, array_like=True):
+    """A worker that sends its pages to whoever proves its key."""
+
+    address: str  # HOST:PORT
+    key: bytes
+
+
 class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """How a run is computed, in what company, and what stays of it: the same from its request to
     the scheduler's books, so that a new option is named by who sets it and who reads it alone.
@@ -70,6 +77,7 @@ class RunOptions(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     adapter: str = ""  # id of one that is loaded
     keep: KeepPrefix | None = None  # how much of its prompt stays cached longer than by use
     seeks_pages: bool = False  # another worker has just put pages of it outside the pool
+    peer: PagePeer | None = None  # another worker has pages of it
 
 
 class AddRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="add"):
@@ -148,11 +156,12 @@ class RunOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
 
 REJECT_REASONS = ("damaged", "truncated", "foreign", "other_prefix", "unreadable")
+FETCH_REASONS = (*REJECT_REASONS, "missing", "unproven", "unreachable", "busy")
 LOSS_REASONS = ("disk_full", "no_room", "unwritable", "slow", "busy")
 
 
 class TierLoad(msgspec.Struct, frozen=True, array_like=True):
-    """Of the disk behind the KV pool; counts are since start."""
+    """Of what is behind the KV pool: a disk, and other workers; counts are since start."""
 
     num_bytes: int = 0  # there now, with those of other workers
     num_queries: int = 0  # prompt tokens looked up there
@@ -162,6 +171,9 @@ class TierLoad(msgspec.Struct, frozen=True, array_like=True):
     num_written_bytes: int = 0
     rejected: tuple[int, ...] = (0,) * len(REJECT_REASONS)  # pages that were read and not taken
     lost: tuple[int, ...] = (0,) * len(LOSS_REASONS)  # pages that were not written
+    num_fetched: int = 0  # of the hits: what came from other workers, over TCP
+    num_fetched_bytes: int = 0
+    refused: tuple[int, ...] = (0,) * len(FETCH_REASONS)  # pages not had from them, or not taken
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -173,6 +185,9 @@ class TierLoad(msgspec.Struct, frozen=True, array_like=True):
             self.num_written_bytes,
             *self.rejected,
             *self.lost,
+            self.num_fetched,
+            self.num_fetched_bytes,
+            *self.refused,
         )
 
 

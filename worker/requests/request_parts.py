@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from shared.admin.dead_requests import DeadRequests
 from shared.broker.named_subjects import NamedSubjects
@@ -13,6 +14,7 @@ from shared.liveness.log_watch import LogWatch
 from shared.protocol.log_records import TokenEntry
 from shared.storage.stream_room import StreamRoom
 from shared.telemetry.tracing import Tracer
+from worker.affinity.page_peers import PagePeers
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.affinity.pool_roles import PoolRoles
 from worker.affinity.prefix_reporter import PrefixReporter
@@ -41,6 +43,8 @@ from worker.settlement.dead_letters import DeadLetters
 from worker.settlement.hand_over import HandOver
 from worker.settlement.settler import Settler
 from worker.telemetry import WorkerMetrics
+from worker.transfer.page_server import PageServer
+from worker.transfer.page_wire import Endpoint
 from worker.weights.adapters import Adapters
 from worker.weights.worker_model import WorkerModel
 
@@ -83,6 +87,7 @@ class RunParts:
     capacity: Capacity
     hand_over: HandOver
     roles: PoolRoles
+    peers: PagePeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
     stream_room = StreamRoom(cluster.js, (subjects.tokens_stream, subjects.results_stream), _LOOK_S)
     pause = EnginePause(of.engine, token_log, stream_room)
     prefixes = PoolPrefixes(of.model.weights)
+    peers = PagePeers(nc, subjects, of.model.card.pool, of.worker_id, _page_server(of))
     traces = RunTraces(of.tracer, of.worker_id)
     hang_watch = HangWatch(of.engine, held_requests, config.hang_timeout_s, config.max_step_s)
     return RunParts(
@@ -129,12 +135,38 @@ def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
         stream_room,
         pause,
         prefixes,
-        Runs(held_requests, of.engine, token_log, of.model.tokenizer, prefixes, traces, metrics),
+        Runs(
+            held_requests,
+            of.engine,
+            token_log,
+            of.model.tokenizer,
+            prefixes,
+            peers,
+            traces,
+            metrics,
+        ),
         hang_watch,
         Capacity(of.engine, held_requests, pause, token_log, hang_watch),
         HandOver(held_requests, token_log, settler),
-        PoolRoles(cluster, of.model.card.pool, of.worker_id, config.role, of.heartbeats),
+        PoolRoles(
+            cluster,
+            of.model.card.pool,
+            of.worker_id,
+            config.role,
+            of.heartbeats,
+            has_pages=config.kv_disk_dir is not None,
+            sends_pages=peers.server is not None,
+        ),
+        peers,
     )
+
+
+def _page_server(of: Incarnation) -> PageServer | None:
+    """None where none is wanted. Raises ConfigError."""
+    bind, folder = of.config.kv_transfer_bind, of.config.kv_disk_dir
+    if bind is None or folder is None:
+        return None
+    return PageServer(Endpoint.parse(bind), Path(folder).expanduser(), of.metrics.pages)
 
 
 def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:

@@ -86,6 +86,10 @@ class RequestRunner:
             if self._has_affinity or self.parts.roles.role == "decode":
                 offers = subjects.offer(self._pool, self._worker_id)
                 await self._subscribe(subscriptions, offers, self._on_offer)
+            if self.parts.peers.server is not None:
+                subscriptions.callback(self.parts.peers.server.close)
+                question = self.parts.peers.on_key_question
+                await self._subscribe(subscriptions, self.parts.peers.key_subject, question)
             if self._has_affinity:
                 tasks.create_task(self.claims.prefix_reporter.run())
 
@@ -134,6 +138,7 @@ class RequestRunner:
         """The engine can take requests."""
         ready = self._engine.ready
         self._metrics.num_snapshot_slots.set(0 if ready is None else ready.num_snapshot_slots)
+        self.parts.peers.on_ready("" if ready is None else ready.pages)
         if self._has_affinity and ready is not None and ready.has_prefixes:
             self.parts.prefixes.open(ready.num_kv_tokens, ready.num_pinnable_tokens)
         self._maybe_pull()
@@ -217,7 +222,8 @@ class RequestRunner:
             self._metrics.disk.num_bytes.set(self._engine.load.tier.num_bytes)
 
     async def _on_roles(self) -> None:
-        """Others who take from the queue have come, or are gone."""
+        """Others who take from the queue, or send pages, have come, or are gone."""
+        await self.parts.peers.learn(self.parts.roles.others)
         if self.parts.roles.pulls:
             self._maybe_pull()
         else:

@@ -15,6 +15,7 @@ from shared.protocol.reply import TextParams
 from shared.protocol.request import GenerateRequest
 from shared.protocol.token_ids import pack_token_ids, unpack_token_ids
 from shared.token_log.visible_text import TokenizerDecoder, VisibleText
+from worker.affinity.page_peers import PagePeers
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.engine_child.engine_host import EngineHost
 from worker.engine_link.engine_messages import (
@@ -48,6 +49,7 @@ class Runs:
         token_log: TokenLog,
         tokenizer: Tokenizer,
         prefixes: PoolPrefixes,
+        peers: PagePeers,
         traces: RunTraces,
         metrics: WorkerMetrics,
     ) -> None:
@@ -56,6 +58,7 @@ class Runs:
         self._token_log = token_log
         self._tokenizer = tokenizer
         self._prefixes = prefixes
+        self._peers = peers
         self._traces = traces
         self._metrics = metrics
         self._run_ids = itertools.count(1)
@@ -88,12 +91,13 @@ class Runs:
 
     def start(self, held: HeldRequest, prompt: PromptData, pages: str = "") -> None:
         """Give it to the engine, to go on after the tokens that it has. `pages`: where those of its
-        text were put, which the engine reads if it is its place, too.
+        text were put, which the engine reads if it is its place, too, or fetches from a worker
+        there.
         """
         if not self._held_requests.num_runs:
             self._engine.mark_busy()
         request = held.request
-        ready = self._engine.ready
+        place = "" if self._engine.ready is None else self._engine.ready.pages
         options = RunOptions(
             sampling=request.sampling,
             priority=request.priority,
@@ -102,7 +106,8 @@ class Runs:
             pooling=request.pooling,
             adapter=request.adapter,
             keep=request.keep,
-            seeks_pages=bool(pages) and ready is not None and ready.pages == pages,
+            seeks_pages=bool(pages) and pages == place,
+            peer=self._peers.at(pages) if place and pages != place else None,
         )
         self._note_prompt(held, prompt.prompt_ids)
         held.run_id = next(self._run_ids)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
+import nats
 import pytest
 from nats.aio.msg import Msg
 
@@ -18,6 +21,7 @@ from shared.protocol.sampling import BeamParams, SamplingParams
 from tests.worker.io_stage import POOL, REVISION, Stage, eventually, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from worker.affinity import pool_roles
+from worker.engine_link.engine_messages import PagePeer
 from worker.held.held_request import HoldState
 from worker.intake import decode_hand_over, offer_handler
 
@@ -35,11 +39,13 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def apart(
-    stage: Stage, num_decode_slots: int = 4, pages: str = "folder"
+    stage: Stage, num_decode_slots: int = 4, pages: str = "folder", **config: Any
 ) -> AsyncIterator[tuple[RunningWorker, RunningWorker]]:
     """One that computes prompts, and one that decodes, which know of each other."""
     async with (
-        running_worker(stage, role="prefill", hang_timeout_s=60.0, is_ready=False) as first,
+        running_worker(
+            stage, role="prefill", hang_timeout_s=60.0, is_ready=False, **config
+        ) as first,
         running_worker(
             stage, role="decode", hang_timeout_s=60.0, is_ready=False, max_running=num_decode_slots
         ) as second,
@@ -99,6 +105,29 @@ async def test_the_rest_is_decoded_elsewhere_and_the_queue_hears_nothing(stage: 
         assert (first.count("decodes_moved"), second.count("redeliveries")) == (1, 0)
         await first.until_idle()
         await second.until_idle()
+
+
+async def test_who_has_another_folder_is_told_where_its_pages_are(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """And by which key they are sent; whoever is no worker is not."""
+    bound: dict[str, Any] = {"kv_transfer_bind": "127.0.0.1:0", "kv_disk_dir": str(tmp_path)}
+    async with apart(stage, pages="other-folder", **bound) as (first, second):
+        server = first.runner.parts.peers.server
+        assert server is not None
+        assert server.mark == "folder"
+        await eventually(lambda: second.runner.parts.peers.at("folder") is not None)
+        await stage.submit(make_request())
+        await first_token(first)
+        other = await second.engine.next_run()
+        assert not other.options.seeks_pages
+        assert other.options.peer == PagePeer(str(server.endpoint), server.key)
+        second.engine.emit(other.run_id, [2], STOP)
+        await stage.until_queue_is_empty()
+        stranger = await nats.connect(stage.config.nats_url)
+        with pytest.raises(TimeoutError):
+            await stranger.request(first.runner.parts.peers.key_subject, b"", 0.2)
+        await stranger.close()
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from worker.engine.loading.memory_check import (
     pool_needs,
     weight_bytes,
 )
-from worker.engine.loading.model_loader import LoadedModel, LoadSite, OutsidePool
+from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
 from worker.engine.loading.tier_loading import check_tier, open_tier, told_tier
 from worker.engine.models.decoder import DecoderModel
@@ -105,7 +105,7 @@ class CpuLoader:
         )
         loaded = self._load(setup, libraries, needs, head)
         pool, forward = loaded.pool, loaded.forward
-        tier = open_tier(self._site.config, setup, pool, loaded.kernel_set)
+        outside = open_tier(self._site.config, setup, pool, loaded.kernel_set)
         draft: Draft | None = None
         if head is not None:
             draft = _put_beside(loaded, head)
@@ -142,7 +142,7 @@ class CpuLoader:
                     (
                         self._remark(setup.config, num_snapshots),
                         _told_windows(pool),
-                        "" if tier is None else told_tier(self._site.config, tier),
+                        "" if outside is None else told_tier(self._site.config, outside.tier),
                         loaded.remark,
                         "" if draft is None else f"{draft.name} guesses for it",
                     ),
@@ -153,7 +153,7 @@ class CpuLoader:
             kernel_set=loaded.kernel_set,
             num_packed_failures=loaded.num_packed_failures,
             release_cache=release_cache,
-            outside=None if tier is None else OutsidePool(tier, pool),
+            outside=outside,
             no_embeds=_embeds_obstacle(setup.config),
             tells_hidden=True,
             make_drafter=None

@@ -232,7 +232,13 @@ class EngineLoader:
     def _tier_ledger(self, outside: OutsidePool, ledger: KVLedger) -> TierLedger:
         """Whoever hands its requests on writes pages before others look for them."""
         writes_through = self._config.role == "prefill"
-        return TierLedger(outside.tier, outside.memory, ledger, writes_through=writes_through)
+        return TierLedger(
+            outside.tier,
+            outside.memory,
+            ledger,
+            transfer=outside.transfer,
+            writes_through=writes_through,
+        )
 
     def _make_drafter(self, loaded: LoadedModel, ledger: KVLedger) -> Drafter | None:
         model = None if loaded.make_drafter is None else loaded.make_drafter(ledger)

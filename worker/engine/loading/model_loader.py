@@ -21,7 +21,7 @@ from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.step_result import BatchRunner
 from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.speculation.drafter import Drafter
-from worker.engine.tiers.kv_tier import KVTier, PageMemory
+from worker.engine.tiers.kv_tier import KVTier, KVTransfer, PageMemory
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -45,10 +45,13 @@ class KVSize(Protocol):
 
 
 class OutsidePool(NamedTuple):
-    """Where pages go that leave the pool, and the memory that they are copied from and to."""
+    """Where pages go that leave the pool, the memory that they are copied from and to, and where
+    others come from.
+    """
 
     tier: KVTier
     memory: PageMemory
+    transfer: KVTransfer
 
 
 @dataclass(frozen=True, slots=True)

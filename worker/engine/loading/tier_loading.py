@@ -12,9 +12,12 @@ from shared.errors import ConfigError
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.device.code_digest import ENGINE_CODE, code_digest
 from worker.engine.layers.kv_layout import KVLayout
+from worker.engine.loading.model_loader import OutsidePool
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.tiers.disk_tier import DiskTier
+from worker.engine.tiers.kv_tier import KVTier
 from worker.engine.tiers.page_file import PageIdentity
+from worker.engine.tiers.peer_pages import TcpTransfer
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -46,16 +49,17 @@ def check_tier(config: EngineConfig, setup: ModelSetup) -> None:
 
 def open_tier(
     config: EngineConfig, setup: ModelSetup, pool: KVCachePool, kernel_set: str
-) -> DiskTier | None:
+) -> OutsidePool | None:
     """None where none is wanted. Raises ConfigError."""
     if config.kv_disk_dir is None:
         return None
     identity = _identity(config, setup, pool.layout, kernel_set)
     folder = Path(config.kv_disk_dir).expanduser()
-    return DiskTier(folder, config.kv_disk_bytes, identity, pool.num_page_bytes)
+    tier = DiskTier(folder, config.kv_disk_bytes, identity, pool.num_page_bytes)
+    return OutsidePool(tier, pool, TcpTransfer(identity, pool.num_page_bytes))
 
 
-def told_tier(config: EngineConfig, tier: DiskTier) -> str:
+def told_tier(config: EngineConfig, tier: KVTier) -> str:
     """What the operator should know."""
     return (
         f"keys and values that leave memory go to {config.kv_disk_dir}, up to "

@@ -5,15 +5,27 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from worker.engine.cache.radix_node import RadixNode, next_chain
 from worker.engine.request.req import Req
 from worker.engine.schedule.kv_ledger import KVLedger
-from worker.engine.tiers.kv_tier import KVTier, PageContent, PageMemory
-from worker.engine_link.engine_messages import LOSS_REASONS, REJECT_REASONS, TierLoad
+from worker.engine.tiers.kv_tier import (
+    FetchCounts,
+    KVTier,
+    KVTransfer,
+    PageContent,
+    PageMemory,
+    PageSource,
+)
+from worker.engine_link.engine_messages import (
+    FETCH_REASONS,
+    LOSS_REASONS,
+    REJECT_REASONS,
+    TierLoad,
+)
 
 MIN_TOKENS = 32  # fewer are computed as fast as they are waited for
 MAX_WAIT_S = 1.0  # for pages, before anything has been computed
@@ -24,9 +36,23 @@ _DEPTH_NS = 1000  # a page seems so much older than the one before it: of a path
 
 
 @dataclass(slots=True, eq=False)
+class _Reading:
+    """Of one source, what is on its way."""
+
+    source: PageSource
+    orders: deque[_Fetch] = field(default_factory=deque)  # whose page each order is
+    is_stalled: bool = False  # until a page arrives
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.orders) < self.source.max_ordered
+
+
+@dataclass(slots=True, eq=False)
 class _Fetch:
     """What a request that waits has fetched: pages behind `node`, its last one in the pool."""
 
+    reading: _Reading
     node: RadixNode
     keys: list[bytes]
     chains: list[bytes]
@@ -60,6 +86,7 @@ class TierLedger:
         memory: PageMemory,
         ledger: KVLedger,
         min_tokens: int = MIN_TOKENS,
+        transfer: KVTransfer | None = None,
         *,
         writes_through: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +94,7 @@ class TierLedger:
         assert ledger.windows is None, "a page is all that the pool has of its tokens"
         assert not ledger.keeps_states
         self._tier = tier
+        self._transfer = transfer
         self._memory = memory
         self._ledger = ledger
         self._clock = clock
@@ -75,13 +103,14 @@ class TierLedger:
         self._token_s: float | None = None  # of computing one
         self._fetches: dict[int, _Fetch] = {}  # by run_id, of requests that wait
         self._open: list[_Fetch] = []  # of these, the ones that are read, in their order
-        self._orders: deque[_Fetch] = deque()  # whose page each order is
+        self._disk = _Reading(tier)
+        self._peers: dict[PageSource, _Reading] = {}  # whose pages are on their way
         self._coming: set[bytes] = set()  # chains that open ones lack
         self._num_promised = 0
-        self._is_stalled = False  # the tier, until a page arrives
         self._offers: OrderedDict[RadixNode, int] = OrderedDict()  # to be written, used when
         self.num_queries = 0  # tokens that were not in the pool, looked up since start
         self.num_hits = 0  # of which came from the tier
+        self.num_fetched = 0  # of which came from other workers
         self.num_slow = 0  # pages that were there, and faster computed
 
     @property
@@ -153,6 +182,7 @@ class TierLedger:
 
     def load(self) -> TierLoad:
         counts, num_page_bytes = self._tier.counts, self._memory.num_page_bytes
+        fetched = FetchCounts() if self._transfer is None else self._transfer.fetched
         return TierLoad(
             self._tier.num_bytes,
             self.num_queries,
@@ -162,14 +192,18 @@ class TierLedger:
             counts.num_written * num_page_bytes,
             tuple(counts.rejected[reason] for reason in REJECT_REASONS),
             tuple(counts.lost[reason] for reason in LOSS_REASONS),
+            self.num_fetched,
+            fetched.num_read * num_page_bytes,
+            tuple(fetched.rejected[reason] for reason in FETCH_REASONS),
         )
 
     def check_integrity(self) -> None:
         """Raises RuntimeError when the books do not agree."""
         if self._num_promised != sum(each.num_promised for each in self._fetches.values()):
             raise RuntimeError(f"{self._num_promised} pages are promised, to nobody")
-        if len(self._orders) > self._tier.max_ordered:
-            raise RuntimeError(f"{len(self._orders)} pages are ordered")
+        for reading in self._readings:
+            if len(reading.orders) > reading.source.max_ordered:
+                raise RuntimeError(f"{len(reading.orders)} pages are ordered")
         coming = {chain for each in self._open for chain in each.chains[each.num_taken :]}
         if coming != self._coming or any(each.is_over for each in self._open):
             raise RuntimeError("pages are waited for that nobody reads")
@@ -179,13 +213,29 @@ class TierLedger:
         keys = self._ledger.keys_behind(req, match) if req.reads_cache else []
         self.num_queries += len(keys) * self._ledger.page_size
         has = self._tier.find if req.options.seeks_pages else self._tier.has
-        chain, chains = match.node.chain, []
+        chains, num_here = [match.node.chain], 0
         for key in keys:
-            chain = next_chain(chain, key)
-            if not has(chain):
-                break
-            chains.append(chain)
-        return _Fetch(match.node, keys[: len(chains)], chains)
+            chains.append(next_chain(chains[-1], key))
+            if num_here == len(chains) - 2 and has(chains[-1]):
+                num_here += 1
+        reading = self._disk
+        if num_here < len(keys) and (peer := self._peer(req)) is not None:
+            reading, num_here = peer, len(keys)
+        return _Fetch(reading, match.node, keys[:num_here], chains[1 : num_here + 1])
+
+    def _peer(self, req: Req) -> _Reading | None:
+        """The worker that has its pages, as somebody said: which of them, it is asked."""
+        if req.options.peer is None or self._transfer is None:
+            return None
+        source = self._transfer.source(req.options.peer)
+        if source is not None and source not in self._peers:
+            wanted = {fetch.reading for fetch in self._fetches.values()}
+            self._peers = {
+                each: reading
+                for each, reading in self._peers.items()
+                if reading.orders or reading in wanted
+            } | {source: _Reading(source)}
+        return None if source is None else self._peers[source]
 
     def _maybe_begin(self, fetch: _Fetch) -> bool:
         """Whether what it lacks is read, maybe for another."""
@@ -195,7 +245,7 @@ class TierLedger:
             return False
         if not self._coming.isdisjoint(fetch.chains[fetch.num_taken :]):
             return True
-        if not self._is_worth_reading(fetch.num_left):
+        if not self._is_worth_reading(fetch):
             self.num_slow += fetch.num_left
             fetch.is_over = True
             return False
@@ -220,31 +270,42 @@ class TierLedger:
             fetch.node = child
             fetch.num_taken += 1
 
-    def _is_worth_reading(self, num_pages: int) -> bool:
-        if self._is_stalled:
+    def _is_worth_reading(self, fetch: _Fetch) -> bool:
+        reading = fetch.reading
+        if reading.is_stalled:
             return False
-        num_before = sum(each.num_left for each in self._open)
-        read_s = (self._tier.read_s or 0.0) * (num_before + num_pages)
-        return read_s <= self._computing_s(num_pages)
+        num_pages = fetch.num_left + sum(
+            each.num_left for each in self._open if each.reading is reading
+        )
+        read_s = (reading.source.read_s or 0.0) * num_pages
+        return read_s <= self._computing_s(fetch.num_left)
 
     def _computing_s(self, num_pages: int) -> float:
         if self._token_s is None:
             return MAX_WAIT_S
         return self._token_s * self._ledger.page_size * num_pages
 
+    @property
+    def _readings(self) -> Sequence[_Reading]:
+        return (self._disk, *self._peers.values())
+
     def _take_arrived(self) -> None:
-        arrived = self._tier.take_arrived()
-        for content in arrived:
-            self._is_stalled = False
-            fetch = self._orders.popleft()
-            if not fetch.is_over and (content is None or not self._bring(fetch, content)):
-                self._end(fetch)
-        if arrived:
-            return
+        for reading in self._readings:
+            arrived = reading.source.take_arrived()
+            for content in arrived:
+                reading.is_stalled = False
+                fetch = reading.orders.popleft()
+                if not fetch.is_over and (content is None or not self._bring(fetch, content)):
+                    self._end(fetch)
+            if not arrived:
+                self._end_late(reading)
+
+    def _end_late(self, reading: _Reading) -> None:
+        """Those that would have been computed by now."""
         now = self._clock()
-        for fetch in list(self._open):
+        for fetch in [each for each in self._open if each.reading is reading]:
             if now - fetch.begun_at_s > self._computing_s(fetch.num_promised):
-                self._is_stalled = True
+                reading.is_stalled = True
                 self.num_slow += fetch.num_left
                 self._end(fetch)
 
@@ -261,6 +322,7 @@ class TierLedger:
                 return False
             self._memory.write_page(child.page, content)
             self.num_hits += ledger.page_size
+            self.num_fetched += ledger.page_size * (fetch.reading is not self._disk)
         self._coming.discard(fetch.chains[fetch.num_taken])
         fetch.node = child
         fetch.num_taken += 1
@@ -277,12 +339,11 @@ class TierLedger:
 
     def _order(self) -> None:
         for fetch in self._open:
-            while fetch.num_ordered < len(fetch.chains):
-                if len(self._orders) >= self._tier.max_ordered:
-                    return
+            reading = fetch.reading
+            while fetch.num_ordered < len(fetch.chains) and reading.has_room:
                 used_ns = fetch.used_ns - fetch.num_ordered * _DEPTH_NS
-                self._tier.order(fetch.chains[fetch.num_ordered], used_ns)
-                self._orders.append(fetch)
+                reading.source.order(fetch.chains[fetch.num_ordered], used_ns)
+                reading.orders.append(fetch)
                 fetch.num_ordered += 1
 
     def _write_offers(self) -> None:

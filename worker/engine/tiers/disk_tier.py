@@ -19,7 +19,7 @@ from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
 from worker.engine.device.cache_folder import make_private, open_private
 from worker.engine.device.cache_lock import cache_lock
-from worker.engine.tiers.kv_tier import PageContent, TierCounts
+from worker.engine.tiers.kv_tier import PageContent, TierCounts, averaged
 from worker.engine.tiers.page_file import (
     PageHead,
     PageIdentity,
@@ -28,6 +28,7 @@ from worker.engine.tiers.page_file import (
     read_page,
 )
 from worker.engine_link.engine_config import KV_DISK_FREE_BYTES
+from worker.transfer.page_wire import page_name
 
 STAGED_BYTES = 64 << 20  # of pages that wait to be written, and as many of those that were read
 MIN_STAGED = 4  # pages, however large
@@ -40,7 +41,6 @@ DEAD_S = 60.0  # a page that is being written for longer never will be
 _SUFFIX, _NEW_SUFFIX = ".page", ".new"
 _USED_BYTES = 8
 _NAME_LEN = 16
-_WEIGHT = 0.25  # of the newest page, in a moving average
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 log = get_logger(__name__)
@@ -237,7 +237,7 @@ class DiskTier:
             content = self._read(order)
             if content is not None:
                 self.counts.num_read += 1
-                self.read_s = _averaged(self.read_s, time.perf_counter() - begin)
+                self.read_s = averaged(self.read_s, time.perf_counter() - begin)
             self._arrived.append(content)
 
     def _read(self, order: _Order) -> PageContent | None:
@@ -285,7 +285,7 @@ class DiskTier:
         if reason:
             self.counts.lost[reason] += 1
         else:
-            self.write_s = _averaged(self.write_s, time.perf_counter() - begin)
+            self.write_s = averaged(self.write_s, time.perf_counter() - begin)
             self.counts.num_written += 1
 
     def _write_file(self, chain: bytes, content: PageContent, used_ns: int) -> str:
@@ -342,8 +342,4 @@ class DiskTier:
         return found
 
     def _path(self, chain: bytes) -> Path:
-        return self._folder / f"{self._mark}-{chain.hex()}{_SUFFIX}"
-
-
-def _averaged(average: float | None, sample: float) -> float:
-    return sample if average is None else average + _WEIGHT * (sample - average)
+        return self._folder / page_name(self._mark, chain)

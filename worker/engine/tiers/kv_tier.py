@@ -10,6 +10,10 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from worker.engine_link.engine_messages import PagePeer
+
+_WEIGHT = 0.25  # of the newest page, in a moving average
+
 PageContent: TypeAlias = npt.NDArray[np.uint8]  # [num_page_bytes]
 
 
@@ -36,7 +40,49 @@ class TierCounts:
     lost: Counter[str] = field(default_factory=Counter)  # by reason: not written
 
 
-class KVTier(Protocol):
+@dataclass(slots=True)
+class FetchCounts:
+    """Since start, in pages."""
+
+    num_read: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)  # by reason: not had, or not taken
+
+
+class PageSource(Protocol):
+    """Whom pages are read from, by a thread of its own."""
+
+    def order(self, chain: bytes, used_ns: int) -> None:
+        """Begins to read it. `used_ns` of the system's clock: the oldest go first."""
+        ...
+
+    def take_arrived(self) -> Sequence[PageContent | None]:
+        """What was read since the last call, in the order of its orders. None: it is not to be
+        had.
+        """
+        ...
+
+    @property
+    def max_ordered(self) -> int:
+        """How many orders may be on their way: arrived ones count until they are taken."""
+        ...
+
+    @property
+    def read_s(self) -> float | None:
+        """How long reading a page takes. None: none was read yet."""
+        ...
+
+
+class KVTransfer(Protocol):
+    """The seam to pages that other workers have. No call waits."""
+
+    fetched: FetchCounts
+
+    def source(self, peer: PagePeer) -> PageSource | None:
+        """The pages of this worker, whether it has them or not. None: too many others are asked."""
+        ...
+
+
+class KVTier(PageSource, Protocol):
     """Pages by their chains: digests of a namespace and of all tokens up to the page's end.
 
     No call but `find` waits for a disk: what takes time is done by threads. What cannot be read, or
@@ -67,26 +113,6 @@ class KVTier(Protocol):
         """Writes it, at some time. `used_ns` of the system's clock: the oldest go first."""
         ...
 
-    def order(self, chain: bytes, used_ns: int) -> None:
-        """Begins to read it."""
-        ...
-
-    def take_arrived(self) -> Sequence[PageContent | None]:
-        """What was read since the last call, in the order of its orders. None: it is not to be
-        had.
-        """
-        ...
-
-    @property
-    def max_ordered(self) -> int:
-        """How many orders may be on their way: arrived ones count until they are taken."""
-        ...
-
-    @property
-    def read_s(self) -> float | None:
-        """How long reading a page takes. None: none was read yet."""
-        ...
-
     @property
     def write_s(self) -> float | None: ...
 
@@ -101,3 +127,8 @@ class KVTier(Protocol):
     def clear(self) -> None:
         """Forgets all of them."""
         ...
+
+
+def averaged(average: float | None, sample: float) -> float:
+    """A moving average of how long pages take."""
+    return sample if average is None else average + _WEIGHT * (sample - average)

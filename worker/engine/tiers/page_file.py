@@ -66,14 +66,26 @@ def page_parts(head: PageHead, content: PageContent) -> Sequence[memoryview]:
 
 def read_page(file: io.FileIO, head: PageHead, num_page_bytes: int) -> PageContent:
     """Raises RejectedPage, OSError."""
-    expected = head.to_bytes()
-    start, end = len(expected), len(expected) + num_page_bytes
-    num_bytes = end + CHECKSUM_BYTES
+    num_bytes = page_bytes(head, num_page_bytes)
     data = np.empty(num_bytes + _MAX_MORE_BYTES, np.uint8)
     view, num_read = data.data, 0
     while num := file.readinto(view[num_read:]):
         num_read += num
-    body, checksum = view[: max(0, num_read - CHECKSUM_BYTES)], view[:num_read][-CHECKSUM_BYTES:]
+    return check_page(data[:num_read], head, num_page_bytes)
+
+
+def page_bytes(head: PageHead, num_page_bytes: int) -> int:
+    """Of a page with that much content, as it is written and sent."""
+    return len(head.to_bytes()) + num_page_bytes + CHECKSUM_BYTES
+
+
+def check_page(data: PageContent, head: PageHead, num_page_bytes: int) -> PageContent:
+    """What it holds, as it was written or sent. Raises RejectedPage."""
+    expected, num_read = head.to_bytes(), len(data)
+    start, end = len(expected), len(expected) + num_page_bytes
+    num_bytes = end + CHECKSUM_BYTES
+    view = data.data
+    body, checksum = view[: max(0, num_read - CHECKSUM_BYTES)], view[-CHECKSUM_BYTES:]
     if hashlib.sha256(body).digest() != checksum:
         reason = "truncated" if num_read < num_bytes else "damaged"
         raise RejectedPage(reason, f"{num_read} bytes of {num_bytes}, with another checksum")

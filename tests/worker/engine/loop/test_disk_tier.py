@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from shared.errors import ConfigError
+from shared.telemetry.metrics import new_registry
 from tests.worker.engine.families import FUSED, by_day
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_recurrent, save_tiny_model
 from tests.worker.engine_fakes import make_add
+from worker.affinity.page_peers import mark_of
 from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.tiers.disk_tier import DiskTier
-from worker.engine_link.engine_messages import AddRequest
+from worker.engine_link.engine_messages import AddRequest, PagePeer
+from worker.telemetry import PageServerMetrics
+from worker.transfer.page_server import PageServer
+from worker.transfer.page_wire import Endpoint
 
 SMALL = {"num_kv_tokens": 640, "max_running": 4, "max_step_tokens": 64}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -84,27 +92,47 @@ def test_logits_are_those_without_a_disk(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", by_day(KINDS, {"our C++"}))
-def test_a_prompt_that_another_worker_computed_is_gone_on_with(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("way", ["one folder", "tcp"])
+def test_a_prompt_that_another_worker_computed_is_gone_on_with(
+    tmp_path: Path, kind: str, way: str
+) -> None:
     """With its pages, although this one began before they were there; bit for bit."""
     family, config = KINDS[kind]
     model_type, overrides = FUSED.get(family, (family, {}))
     path = save_tiny_model(tmp_path / "model", model_type, **overrides)
-    disk = config | SMALL | {"kv_disk_dir": str(tmp_path / "kv")}
-    first, second = Rig(path, role="prefill", **disk), Rig(path, role="decode", **disk)
-    assert tier_of(first).place == tier_of(second).place
+    folders = [tmp_path / "kv", tmp_path / ("kv" if way == "one folder" else "other")]
+    first, second = (
+        Rig(path, role=role, **config | SMALL | {"kv_disk_dir": str(folder)})
+        for role, folder in zip(("prefill", "decode"), folders, strict=True)
+    )
+    assert (tier_of(first).place == tier_of(second).place) == (way == "one folder")
     prompt = random_prompt(200, 0)
     run(first, [make_add(1, prompt, max_tokens=1, ignore_eos=True)])
     tokens = first.channel.tokens()[1]
-    seen = make_add(1, prompt, tokens, max_tokens=8, ignore_eos=True, seeks_pages=True)
-    run(second, [seen])
+    with served(folders[0], mark_of(tier_of(first).place)) as peer:
+        seen = make_add(1, prompt, tokens, max_tokens=8, ignore_eos=True, seeks_pages=True)
+        if way == "tcp":
+            options = msgspec.structs.replace(seen.options, seeks_pages=False, peer=peer)
+            seen = msgspec.structs.replace(seen, options=options)
+        run(second, [seen])
     alone = Rig(path, max_running=4, **config)
     alone.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))
-    assert second.engine._scheduler._tier.num_hits == 192  # type: ignore[union-attr]
+    ledger = second.engine._scheduler._tier
+    assert ledger is not None
+    assert (ledger.num_hits, ledger.num_fetched) == (192, 192 * (way == "tcp"))
     found = first.logits | second.logits
     assert [key for key in alone.logits if not torch.equal(found[key], alone.logits[key])] == []
     assert tokens + second.channel.tokens()[1] == alone.channel.tokens()[1]
     for rig in (first, second):
         tier_of(rig).close()
+
+
+@contextmanager
+def served(folder: Path, mark: str) -> Iterator[PagePeer]:
+    server = PageServer(Endpoint("127.0.0.1", 0), folder, PageServerMetrics(new_registry("t"), "m"))
+    server.mark = mark
+    yield PagePeer(str(server.endpoint), server.key)
+    server.close()
 
 
 def test_another_model_finds_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Pages of keys and values on their way from one worker to another, over TCP."""
