@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from shared.protocol.codec import decode
-from shared.protocol.role_cards import WorkerCard
+from shared.protocol.role_cards import RoleCard, WorkerCard
 from tests.e2e.role_stack import (
     DEMO_MODEL,
     MODEL_NAME,
@@ -188,15 +188,26 @@ async def test_a_stopped_worker_that_wakes_up_is_fenced(stack: RoleStack) -> Non
     await stack.wait_ready(2)
     expected = await expected_texts(stack)
     disturbed = Disturbed(stack)
-    await disturbed.start()
+    await disturbed.start(5)
     frozen = await holder_of(stack, disturbed.streams[0])
     frozen.freeze()
+    assert not disturbed.streams[0].is_done, "too late to disturb it"
     await disturbed.finish()  # the other worker has taken all of them over
     frozen.thaw()
     disturbed.assert_texts(expected)
     await assert_queue_empty(stack)
     assert frozen.is_alive
-    await stack.wait_until(lambda: "fenced" in frozen.log)
+    await until_fenced(stack)
+
+
+async def until_fenced(stack: RoleStack) -> None:
+    """Until what a worker wrote of a request that it has lost was read, and did not count."""
+    roles = stack.cluster.bucket(stack.cluster.subjects.roles_bucket)
+    async with asyncio.timeout(60):
+        while not any(  # noqa: ASYNC110
+            decode(RoleCard, entry.value).num_fenced for entry in await roles.entries()
+        ):
+            await asyncio.sleep(0.05)
 
 
 async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
@@ -291,7 +302,7 @@ async def test_a_real_model_goes_on_with_the_same_tokens(
     """Also where a draft model guesses, as none does for what is expected."""
     plain = stack.start_worker(*REAL_ENGINE)
     await stack.wait_ready(1)
-    fields: dict[str, Any] = {"temperature": temperature, "seed": 7, "max_tokens": 300}
+    fields: dict[str, Any] = {"temperature": temperature, "seed": 7, "max_tokens": 120}
     undisturbed = await run_stream(stack.url(), **fields)
     first = plain
     if drafts:
