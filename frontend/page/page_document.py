@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from starlette.requests import Request
@@ -43,15 +43,28 @@ class PageDocument:
     def __init__(self, connect_origins: Sequence[str] = ()) -> None:
         self.folder = _FOLDER
         self.libraries = PageLibraries()
-        self._joined = joined = _joined_page(_FOLDER)
-        self.body = joined.body
-        script_hashes = [f"'{self.libraries.integrity(name)}'" for name in _scripts(self.libraries)]
-        self._headers = {
+        self._connect_origins = connect_origins
+
+    @property
+    def body(self) -> bytes:
+        return self._joined.body
+
+    @cached_property
+    def _joined(self) -> _JoinedPage:
+        """Made when somebody asks: most frontends show no page, and start without it."""
+        return _joined_page(self.folder)
+
+    @cached_property
+    def _headers(self) -> dict[str, str]:
+        joined, libraries = self._joined, self.libraries
+        hashes = [
+            joined.script_hash,
+            *(f"'{libraries.integrity(name)}'" for name in _scripts(libraries)),
+        ]
+        return {
             "content-type": "text/html; charset=utf-8",
             "cache-control": "no-cache",
-            "content-security-policy": _policy(
-                [joined.script_hash, *script_hashes], joined.style_hash, connect_origins
-            ),
+            "content-security-policy": _policy(hashes, joined.style_hash, self._connect_origins),
             "vary": "Accept-Encoding",
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",

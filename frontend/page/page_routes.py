@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -26,7 +27,7 @@ class PageRoutes:
         ]
 
     async def _get_page(self, request: Request, caller: Caller) -> Response:
-        return self._page.response(request)
+        return await asyncio.to_thread(self._page.response, request)  # the first one makes it
 
     async def _get_library(self, request: Request, caller: Caller) -> Response:
         return self._page.libraries.response(request)
