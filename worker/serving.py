@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 from prometheus_client import ProcessCollector
 
 from shared.broker.jetstream import JetStream
@@ -92,9 +93,14 @@ async def registered(
     adapters, which goes at the end.
     """
     catalog = ModelCatalog(cluster)
-    card = await catalog.register(files, model_name, is_announced=False)
-    if card.revision != files.revision:
-        files = updated_files(card, files)
+    bundle = files.tokenizer_bundle()
+    checkpoint = await asyncio.to_thread(Checkpoint.read, files, model_name)
+    wanted = msgspec.structs.replace(checkpoint.card, is_announced=False)
+    card = await catalog.register_card(wanted, bundle)
+    if card.revision != checkpoint.revision:
+        updated = updated_files(card, files)
+        bundle = updated.tokenizer_bundle()
+        checkpoint = await asyncio.to_thread(Checkpoint.read, updated, model_name)
     async with lora_folder(
         AdapterCatalog(cluster),
         card.pool,
@@ -102,8 +108,7 @@ async def registered(
         config.max_lora_rank,
         may_replace=not await catalog.has_workers(card.pool),
     ) as loras:
-        tokenizer = await asyncio.to_thread(files.tokenizer_bundle().tokenizer)
-        checkpoint = await asyncio.to_thread(Checkpoint.read, files, model_name)
+        tokenizer = await asyncio.to_thread(bundle.tokenizer)
         yield WorkerModel(card, tokenizer, ServedWeights(checkpoint), loras)
 
 

@@ -75,10 +75,16 @@ class ModelCatalog:
         Raises ConfigError when the name is taken by other weights.
         """
         bundle = files.tokenizer_bundle()
-        await self.put_bundle(bundle)
         card = msgspec.structs.replace(
             files.card(name, bundle), is_announced=is_announced or is_kept, is_kept=is_kept
         )
+        return await self.register_card(card, bundle, starts_over=starts_over)
+
+    async def register_card(
+        self, card: ModelCard, bundle: TokenizerBundle, *, starts_over: bool = False
+    ) -> ModelCard:
+        """`register`, with what was read before."""
+        await self.put_bundle(bundle)
         while True:
             try:
                 written = await self._register(card, starts_over=starts_over)
