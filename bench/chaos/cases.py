@@ -161,7 +161,7 @@ class CaseMaker:
             "schema",
             ignore_eos=False,
             logit_bias=None,
-            max_tokens=300,
+            max_tokens=min(300, 2 * self._max_tokens),
             response_format={
                 "type": "json_schema",
                 "json_schema": {"name": "person", "schema": _SCHEMA},

@@ -24,7 +24,7 @@ from worker.engine_link.engine_messages import AddRequest
 
 HOOKS_VARIABLE = "CHAOS_HOOKS"
 LATE_S = 3.0
-PACE_S = 0.03
+PACE_S = 0.05
 
 
 def divergent_runs() -> None:

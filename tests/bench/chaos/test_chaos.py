@@ -28,9 +28,9 @@ PLAN = SuitePlan(
     ("worker_kill", "frontend_kill", "detok_kill", "broker_kill", "cut_worker"),
     seed=7,
     num_disturbed=1,
-    num_clients=8,
+    num_clients=5,
     num_cases=11,  # one of each kind
-    max_tokens=160,
+    max_tokens=100,
     num_mixed=0,
     settle_s=(0.0, 0.5),
     flock=FlockPlan(ack_wait_s=3.0, hooks=("divergent", "paced")),
