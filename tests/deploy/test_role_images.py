@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -56,9 +57,9 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def modules_absent_from(role: str) -> list[str]:
-    """Top-level modules that other roles' images have, and this one's has not."""
-    absent = needed_by(EXTRAS) - needed_by((role,))
+def modules_absent_from(*roles: str) -> list[str]:
+    """Top-level modules that other roles' images have, and that of these has not."""
+    absent = needed_by(EXTRAS) - needed_by(roles)
     return sorted(
         module
         for module, distributions in metadata.packages_distributions().items()
@@ -102,6 +103,34 @@ def test_a_role_needs_no_more_than_its_extra(
     )
     assert done.returncode == 0, done.stderr
     assert "--nats-url" in done.stdout
+
+
+RUN_COMMAND = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv.pop(1).split(",")))  # importing one of them raises
+import jetflock.cli
+jetflock.cli.main()
+"""
+
+
+@pytest.mark.e2e
+def test_the_command_alone_is_small_and_a_role_says_how_to_get_it() -> None:
+    """The real installation is looked at every night: tests/jetflock/test_base_install.py."""
+    absent = modules_absent_from()
+    assert {"torch", "tokenizers", "transformers", "numpy", "starlette", "uvicorn"} <= {*absent}
+    files = [path for name in needed_by(()) for path in metadata.files(name) or ()]
+    paths = [Path(str(file.locate())) for file in files if file.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in paths if path.exists()) < 120 << 20
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_COMMAND, ",".join(absent), "detok"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"{sys.executable} -m pip install " in done.stderr
+    assert done.stderr.endswith("[detok]'\n")
 
 
 def instructions(word: str) -> Iterator[str]:

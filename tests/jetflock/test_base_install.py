@@ -14,7 +14,13 @@ import pytest
 from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack
 from tests.jetflock.test_real_stack import SCRIPTED
 
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+# By day tests/deploy/test_role_images.py looks at what is said to be needed.
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]
 
 MAX_MIB = 120
 ABSENT = ("torch", "tokenizers", "transformers", "numpy", "starlette", "uvicorn", "llguidance")
@@ -74,7 +80,6 @@ def test_it_is_small_and_has_no_torch(base: Path) -> None:
     assert not [name for name in ABSENT if (site / name).exists()]
 
 
-@pytest.mark.nightly
 def test_commands_that_look_at_a_service_work(
     base: Path, stack: LocalStack, tmp_path: Path
 ) -> None:
