@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.local_serve import local_serve
+from tests.deploy.local_stack import REAL_ROLES, LocalStack
 
 pytestmark = pytest.mark.e2e
 
@@ -36,10 +36,16 @@ def test_a_right_guess_looks_like_a_wrong_one(tmp_path: Path) -> None:
     entry = {"model": "jetflock-demo", "text": DECLARED}
     prefixes.write_text(json.dumps({"prefixes": [entry]}))
     flags = ("--api-keys-file", str(keys), "--shared-prefixes", str(prefixes))
-    with (
-        local_serve(*flags, key="a1") as serve,
-        httpx.Client(base_url=f"http://127.0.0.1:{serve.port}", timeout=60) as client,
-    ):
+    stack = LocalStack(tmp_path, *flags, program=REAL_ROLES)
+    try:
+        stack.start().wait_ready()
+        check_counts(stack)
+    finally:
+        stack.kill()
+
+
+def check_counts(stack: LocalStack) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{stack.port}", timeout=60) as client:
         assert cached_tokens(client, "a1", SECRET) == 0
         assert cached_tokens(client, "m", SECRET) == 0
         assert cached_tokens(client, "m", "Another guess entirely. " * 20) == 0

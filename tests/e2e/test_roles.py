@@ -17,8 +17,8 @@ from tests.worker.io_stage import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
-NUM_TOKENS = 120
-PROMPTS = [f"Tale {number}. " + "A fox met a bear by the river. " * 30 for number in range(4)]
+NUM_TOKENS = 60
+PROMPTS = [f"Tale {number}. " + "A fox met a bear by the river. " * 30 for number in range(3)]
 
 
 class Roles:

@@ -628,7 +628,7 @@ SPACED = (
 TEXTS = st.lists(st.sampled_from([*PARTS, *SPACED]), max_size=14).map("".join)
 
 
-@settings(max_examples=4 * settings().max_examples, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(answer=st.sampled_from(FORMATS), text=TEXTS, is_cut=st.booleans(), data=st.data())
 def test_the_pieces_do_not_matter_and_any_event_can_be_resumed_from(
     answer: AnswerFormat, text: str, is_cut: bool, data: st.DataObject

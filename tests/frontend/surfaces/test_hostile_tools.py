@@ -83,10 +83,23 @@ def test_a_replay_has_room_for_it_beside_the_most_logprobs() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", PARAMETERS)
-@pytest.mark.parametrize("template", [CHATML_TOOLS, QWEN_3_CODER])
+@pytest.mark.parametrize(
+    ("template", "kind"),
+    [
+        *((CHATML_TOOLS, kind) for kind in ("a long name", "deep", "many lists")),
+        *((QWEN_3_CODER, kind) for kind in ("many fields", "deep")),
+        *(
+            pytest.param(template, kind, marks=pytest.mark.nightly)
+            for template, kind in (
+                (CHATML_TOOLS, "many fields"),
+                (QWEN_3_CODER, "a long name"),
+                (QWEN_3_CODER, "many lists"),
+            )
+        ),
+    ],
+)
 async def test_hostile_tools_are_refused_or_answered(
-    stack: Stack, kind: str, template: str
+    stack: Stack, template: str, kind: str
 ) -> None:
     bundle = make_bundle(template)
     await register(stack.cluster, bundle, make_card(bundle, "tiny", max_context_len=1 << 20))

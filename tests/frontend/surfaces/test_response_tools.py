@@ -156,7 +156,7 @@ WHOLE = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=3 * settings().max_examples // 2, deadline=None)
+@settings(max_examples=settings().max_examples // 2, deadline=None)
 @given(
     answer=st.sampled_from([None, *FORMATS]),
     text=TEXTS | WHOLE,
