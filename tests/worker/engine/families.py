@@ -92,7 +92,11 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "ministral",
         {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     ),
-    "cwm": ("cwm", {"sliding_window": WINDOW} | SLIDING_FIRST | {"rope_parameters": LLAMA3_ROPE}),
+    "cwm": (
+        "cwm",
+        {"sliding_window": WINDOW, "mlp_bias": True, "rope_parameters": LLAMA3_ROPE}
+        | SLIDING_FIRST,
+    ),
     "ernie4_5": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
     "glm": ("glm", {"pad_token_id": 2, "attention_bias": True}),
     "helium": ("helium", {"head_dim": 16, "hidden_size": 96, "num_key_value_heads": 6}),
@@ -219,7 +223,7 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
         LLAMA_4 | {"moe_layers": [], "attention_bias": True, "use_qk_norm": False},
     ),
     "arcee": ("arcee", {"attention_bias": True, "mlp_bias": True}),
-    "olmo": ("olmo", {"head_dim": 8, "attention_bias": True}),
+    "olmo": ("olmo", {"head_dim": 8, "attention_bias": True, "clip_qkv": 1.5}),
     "olmo2": ("olmo2", {}),
     "olmo2 biases": ("olmo2", {"attention_bias": True}),
     "olmo3": ("olmo3", {"sliding_window": WINDOW} | SLIDING_FIRST),
@@ -278,7 +282,7 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ministral3": (
         "ministral3",
-        {"rope_parameters": MINISTRAL_3_ROPE},
+        {"rope_parameters": MINISTRAL_3_ROPE, "hidden_act": "gelu"},
     ),
     "ministral3 window": (
         "ministral3",
@@ -966,7 +970,10 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmoe": ("olmoe", MOE | {"num_attention_heads": 3, "num_key_value_heads": 1}),
-    "flex_olmo": ("flex_olmo", MOE | {"pad_token_id": 2, "norm_topk_prob": True}),
+    "flex_olmo": (
+        "flex_olmo",
+        MOE | {"pad_token_id": 2, "norm_topk_prob": True, "hidden_act": "relu2"},
+    ),
     "granitemoe": (
         "granitemoe",
         MOE

@@ -177,6 +177,7 @@ class AttentionMixer:
         layer = config.attention_layers[attention_id]
         self._head_dim = layer.head_dim
         self._num_gates = layer.num_heads if config.has_attention_gate else 0
+        self._qkv_bound = config.qkv_bound
         self._qkv = LoraLinear.of(weights.qkv, ops, layer_id, QKV)
         rotates = config.layer_ropes[attention_id] is not None
         self._head_norm = make_head_norm(config, layer, weights, ops, rotates=rotates)
@@ -186,6 +187,8 @@ class AttentionMixer:
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
     ) -> torch.Tensor:
         qkv = self._qkv(x, batch)
+        if self._qkv_bound is not None:
+            qkv = qkv.clamp(-self._qkv_bound, self._qkv_bound)
         heads = qkv.view(len(qkv), -1, self._head_dim)  # queries, then keys, then values
         if not self._num_gates:
             attended = self._ops.attend(heads, self._head_norm, self._attention_id, attention)

@@ -23,6 +23,7 @@ from worker.engine.models.layer_config import (
     NormPlaces,
     QueryGrowth,
     SharedBlocksConfig,
+    activation,
 )
 from worker.engine.models.model_config import (
     ConfigFile,
@@ -119,6 +120,7 @@ class DecoderConfig(ModelConfig):
     weight_scales: tuple[WeightScale, ...] = ()
     layer_inputs: LayerInputsConfig | None = None
     has_layer_scales: bool = False  # with which each layer multiplies the stream when it is done
+    qkv_bound: float | None = None  # queries, keys and values lie within it, as projected
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
     # Of what guesses: where checkpoints of the family have it, if they do. None: they never do.
     mtp: MtpLayout | None = None
@@ -294,6 +296,7 @@ class DecoderConfig(ModelConfig):
             "its growth of queries": self.query_growth is not None,
             "its embeddings of positions": self.position_offset is not None,
             "its norm of embeddings": self.norms_embeddings,
+            "its bound of queries, keys and values": self.qkv_bound is not None,
             "its bias of the head": self.has_head_bias,
             "its order of weights": self.is_qkv_by_head or self.is_stored_transposed,
             "its chunks of attention": any(layer.chunk for layer in self.attention_layers),
@@ -325,11 +328,10 @@ def decoder_config(
 ) -> DecoderConfig:
     """What all families say in the same words; what else is a family's own, it replaces.
 
-    Without `norm` and `mlp` they are Llama's; without `windows` no layer has one; without
-    `intermediate_size` the file has it. Raises ConfigError.
+    Without `norm` and `mlp` they are Llama's, with the activation of `hidden_act`; without
+    `windows` no layer has one; without `intermediate_size` the file has it. Raises ConfigError.
     """
-    if mlp is None:
-        config.refuse("hidden_act", "silu")
+    mlp = mlp or MlpConfig(activation=activation(config))
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", num_heads)
@@ -370,7 +372,7 @@ def decoder_config(
             has_output_bias=has_attention_bias,
             has_mlp_bias=has_mlp_bias,
             has_tied_embeddings=config.boolean("tie_word_embeddings", default=False),
-            mlp=mlp or LLAMA_MLP,
+            mlp=mlp,
             stored_dtype=str(config.get("dtype", config.get("torch_dtype", "float32"))),
             eos_token_ids=token_ids_of(config, "eos_token_id") or (),
             unread_prefixes=tuple(f"model.layers.{layer_id}." for layer_id in guessing),
@@ -483,9 +485,15 @@ def with_experts(
     experts: ExpertsConfig,
     has_experts: Sequence[bool],
 ) -> DecoderConfig:
-    """`model` with them in the layers that `has_experts` tells. Raises ConfigError."""
+    """`model` with them, of its activation, in the layers that `has_experts` tells. Raises
+    ConfigError.
+    """
     if not any(has_experts):
         return model
+    mlp, shared_mlp = (
+        replace(each, activation=model.mlp.activation) for each in (experts.mlp, experts.shared_mlp)
+    )
+    experts = replace(experts, mlp=mlp, shared_mlp=shared_mlp)
     if experts.obstacle is not None:
         raise ConfigError(f"{config.path}: {experts.obstacle}")
     by_layer = tuple(experts if each else None for each in has_experts)

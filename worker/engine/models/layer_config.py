@@ -11,6 +11,7 @@ from worker.engine.models.model_config import ConfigFile, NotFused
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 ACTIVATION_OF_NAME: dict[str, Activation] = {
     "silu": "silu",
+    "swish": "silu",
     "gelu": "gelu",
     "gelu_fast": "gelu_tanh",
     "gelu_new": "gelu_tanh",

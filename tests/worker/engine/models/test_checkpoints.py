@@ -45,7 +45,7 @@ def load(path: Path, **config: Any) -> FakeChannel:
         ({"architectures": ["RwkvForCausalLM"]}, "RwkvForCausalLM is not supported: it has rec"),
         ({"architectures": ["PhimoeForCausalLM"]}, "PhimoeForCausalLM is not the text decoder of"),
         ({"architectures": None}, r"'architectures' must name one, not \[\]"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
+        ({"hidden_act": "mish"}, "hidden_act='mish' is not supported"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not supported"),
         ({"rope_parameters": {"rope_type": "longer"}}, "rope type 'longer'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "'short_factor' must be positive"),

@@ -115,7 +115,10 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     ],
     "gpt_bigcode": [{"scale_attn_weights": False}, {"activation_function": "relu"}],
     "gpt_neox": [{"use_parallel_residual": False}, {"hidden_act": "relu"}, FULL_ROPE],
+    "olmo": [{"clip_qkv": None}],
+    "flex_olmo": [{"hidden_act": "silu"}],
     "ministral3": [
+        {"hidden_act": "silu"},
         {"rope_parameters": MINISTRAL_3_ROPE | {"llama_4_scaling_beta": None}},
         {"rope_parameters": MINISTRAL_3_ROPE | {"factor": 1.0}},
         {"rope_parameters": MINISTRAL_3_ROPE | {"mscale": 1.3}},

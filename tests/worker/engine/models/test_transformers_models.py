@@ -96,6 +96,15 @@ def test_the_documents_list_what_the_tests_prove() -> None:
             {"mlp_only_layers": [48]},
             r"'mlp_only_layers' must name some of 48 layers, not \[48\]",
         ),
+        *(
+            (model_type, architecture, {"hidden_act": "gelu"}, "hidden_act='gelu' is not supp")
+            for model_type, architecture in (
+                ("aria_text", "AriaTextForCausalLM"),
+                ("kimi_linear", "KimiLinearForCausalLM"),
+                ("mamba", "MambaForCausalLM"),
+                ("minimax", "MiniMaxForCausalLM"),
+            )
+        ),
         ("mistral4", "Mistral4ForCausalLM", {}, "made of a latent in a way of its own"),
         ("deepseek_v4", "DeepseekV4ForCausalLM", {}, "blocks, chunks or selected positions"),
         ("aria", "AriaForConditionalGeneration", {}, "has a vision_config: only text"),

@@ -18,6 +18,7 @@ _STORED_NAMES = (
 def aria_text_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config.refuse("mlp_bias", False)
+    config.refuse("hidden_act", "silu")  # of the shared experts; the others know no other one
     model = decoder_config(
         config, has_attention_bias=config.boolean("attention_bias", default=False)
     )

@@ -29,6 +29,7 @@ def kimi_linear_config(config: ConfigFile) -> DecoderConfig:
     config.refuse("mla_use_nope", True)
     config.refuse("moe_layer_freq", 1)
     has_experts = experts_by_layer(config)
+    config.refuse("hidden_act", "silu")  # of KDA, too
     model = v3_decoder_config(config, has_experts, mlp=_EXPERT)
     model = replace(
         model,

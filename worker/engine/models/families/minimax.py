@@ -35,6 +35,7 @@ def minimax_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     config = _in_our_words(config)
     windows = same_window(config, config.optional_integer("sliding_window", None))
+    config.refuse("hidden_act", "silu")  # of lightning attention, too
     rope = _rope_config(config)
     model = decoder_config(config, windows=windows, rope=rope)
     attends = layers_that_attend(config, model.num_layers, "linear_attention")

@@ -22,14 +22,15 @@ def mistral_config(config: ConfigFile) -> DecoderConfig:
 
 
 def ministral_config(config: ConfigFile) -> DecoderConfig:
-    """The same, with windows by layer. Code World Model is made so, too."""
+    """The same, with windows by layer. Code World Model is made so, too, perhaps with biases."""
     window = _window(config)
     layer_types = config.get("layer_types", None)
     if layer_types is None:
         windows = same_window(config, window)
     else:
         windows = windows_of_types(config, layer_types, window)
-    return decoder_config(config, windows=windows)
+    has_mlp_bias = config.boolean("mlp_bias", default=False)
+    return decoder_config(config, windows=windows, has_mlp_bias=has_mlp_bias)
 
 
 def ministral3_config(config: ConfigFile) -> DecoderConfig:

@@ -32,6 +32,7 @@ def mamba2_config(config: ConfigFile) -> DecoderConfig:
 
 def mamba1_config(config: ConfigFile) -> DecoderConfig:
     """And Falcon Mamba."""
+    config.refuse("hidden_act", "silu")
     has_norms = config.architecture == "FalconMambaForCausalLM"
     mamba = ChannelMambaConfig(
         hidden_size=config.integer("hidden_size"),
