@@ -282,6 +282,10 @@ class Subjects:
         """Request/reply: by which key this worker sends pages to others."""
         return f"{self.prefix}.ctl.{pool}.pages.{worker}"
 
+    def nodes(self, pool: str, group: str) -> str:
+        """Request/reply: the first host of a model that several share answers the others."""
+        return f"{self.prefix}.ctl.{pool}.nodes.{group}"
+
     @property
     def tenants(self) -> str:
         """What frontends tell each other of their tenants."""

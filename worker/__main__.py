@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from shared.checkpoint.model_files import resolve_model, served_name
@@ -36,6 +37,10 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
     setup_logging("worker", config.log_level, config.log_format)
     config.check()
     path = resolve_model(model)
+    model_name = config.model_name or served_name(model)
+    if config.node_rank:
+        _serve_node(config, worker_id, path, model_name)
+        return
     launch = EngineLaunch.start(config.engine_config(path))
     # Importing torch takes longest: the engine does it while we import the rest.
     with importing_much():
@@ -45,7 +50,6 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
 
     if config.start_gate:
         wait_at_gate()
-    model_name = config.model_name or served_name(model)
     with open_tracer(config.otel, "worker", worker_id) as tracer:
         while uvloop.run(serve(config, worker_id, path, model_name, tracer, launch)):
             if config.worker_id is not None:
@@ -53,6 +57,16 @@ def main(model: str, /, config: Annotated[WorkerConfig, FLAT] = WorkerConfig()) 
             # On other streams it is another worker: no id is ever used again.
             worker_id = new_incarnation("worker")
             launch = EngineLaunch.start(config.engine_config(path))
+
+
+def _serve_node(config: WorkerConfig, node_id: str, path: Path, model_name: str) -> None:
+    """What a further host of a model does, which is no worker."""
+    import uvloop
+
+    from worker.nodes.further_node import serve_node
+
+    while uvloop.run(serve_node(config, node_id, path, model_name)):
+        node_id = new_incarnation("worker")
 
 
 PROGRAM = Program(

@@ -4,9 +4,12 @@
 # subclasses in other modules.
 
 import dataclasses
+import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from shared.checkpoint.model_files import resolve_model
 from shared.config import ClusterConfig
@@ -15,6 +18,8 @@ from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.scripted_config import ScriptedConfig
 from worker.transfer.page_wire import Endpoint
 from worker.weights.lora_flag import split_lora
+
+_GROUP = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,9 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
     kv_transfer_bind: str | None = None
     """HOST:PORT where other workers fetch keys and values that are in kv_disk_dir, over TCP and not
     encrypted; port 0 is any. They find it by the worker's card, and its key over NATS."""
+    node_group: str = "first"
+    """Of nnodes hosts: those with one name are one worker; a second worker of the model has another
+    name."""
     revision_grace_s: float = 30.0
     """How long a request whose weights no worker has any more waits for one that has them."""
     shutdown_timeout_s: float = 0.0
@@ -76,6 +84,8 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
                     f"kv_transfer_bind={self.kv_transfer_bind} needs kv_disk_dir, whose pages it "
                     "sends"
                 )
+        if _GROUP.fullmatch(self.node_group) is None:
+            raise ConfigError(f"node_group {self.node_group!r} must match {_GROUP.pattern}")
         if self.hang_timeout_s is not None and self.hang_timeout_s < 2 * self.max_step_s:
             raise ConfigError(
                 f"hang_timeout_s={self.hang_timeout_s:g} must be at least twice "
@@ -83,9 +93,30 @@ class WorkerConfig(ScriptedConfig, ClusterConfig):
             )
 
     def engine_config(self, model_path: Path) -> EngineConfig:
-        """The engine's share of it. Raises ConfigError when there is no such draft model."""
+        """The engine's share of it. Raises ConfigError when there is no such draft model, or no way
+        to NATS from which others could reach it.
+        """
         kind = ScriptedConfig if self.scripted else EngineConfig
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(kind)}
         if self.draft_model is not None:
             values["draft_model"] = str(resolve_model(self.draft_model))
+        if self.nnodes > 1 and not self.node_address:
+            values["node_address"] = address_towards(self.nats_url)
         return kind(**values | {"model_path": str(model_path)})
+
+
+def address_towards(nats_url: str) -> str:
+    """The address of this host from which it reaches NATS: nothing is sent. Raises ConfigError."""
+    url = urlsplit(nats_url.split(",")[0])
+    try:
+        found = socket.getaddrinfo(url.hostname, url.port or 4222, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, target = found[0]
+        with socket.socket(family, kind, protocol) as sock:
+            sock.connect(target)
+            address: str = sock.getsockname()[0]
+            return address
+    except OSError as exc:
+        raise ConfigError(
+            f"node_address is needed: no way to {nats_url} is found, by whose address others could "
+            f"reach this host: {exc}"
+        ) from exc

@@ -29,6 +29,7 @@ from worker.admin.worker_control import Control, WeightUpdate
 from worker.config import WorkerConfig
 from worker.engine_child.engine_host import EngineFactory, EngineHost
 from worker.engine_link.engine_messages import AdapterLoaded, StepOutput
+from worker.nodes.first_node import FirstNode, hello
 from worker.requests.request_parts import Incarnation
 from worker.requests.request_runner import RequestRunner
 from worker.settlement.leftover_sweeper import LeftoverSweeper
@@ -96,6 +97,9 @@ class Worker:
             worker_id,
             self._control.handle,
         )
+        self._first_nodes = (
+            [] if config.nnodes == 1 else [self._make_first_node(config, cluster, worker_id)]
+        )
         self._events = PoolEvents(cluster.nc, subjects, card.pool, card.name)
         self._announcer = Announcer(ModelCatalog(cluster), card.pool, is_kept=config.keep_listed)
         self._leftovers = LeftoverSweeper(cluster, card.pool, config.token_retention_s)
@@ -133,6 +137,7 @@ class Worker:
                         self._report(),
                         self._loop_watch.run(),
                         self._leave_when_hung(),
+                        *(each.run() for each in self._first_nodes),
                         self.shutdown.ask_when(self._level.outdated),
                     )
                 ]
@@ -149,6 +154,16 @@ class Worker:
         if self._is_hung:
             raise EngineHung("the engine made no step for too long; its requests were given back")
         self._level.check()
+
+    def _make_first_node(self, config: WorkerConfig, cluster: Cluster, worker_id: str) -> FirstNode:
+        """For a model that several hosts share."""
+        settings = config.engine_config(self._weights.checkpoint.path)
+        return FirstNode(
+            cluster,
+            cluster.subjects.nodes(self._card.pool, config.node_group),
+            lambda: hello(worker_id, self._weights.revision, settings),
+            self._engine,
+        )
 
     def num_held(self) -> int:
         """Requests that are its own to bring to an end."""

@@ -99,7 +99,7 @@ class RoleLaunches:
             if config.decode_workers:
                 env[_variable("role")] = config.role_of(worker_idx)
             if config.device != "cpu":
-                env |= gpu_share(self._environ, worker_idx, config.tp)
+                env |= gpu_share(self._environ, worker_idx, config.num_local_ranks)
             argv = [*self._programs.worker, str(self._model_path), *names, *loras]
             return Launch(argv, env, worker_id)
 

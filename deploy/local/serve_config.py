@@ -106,6 +106,16 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     def completed(self, model: str) -> "ServeConfig":
         """The same with the defaults filled in that depend on other values. Raises ConfigError."""
         workers = self.worker_range
+        if self.node_rank:
+            raise ConfigError(
+                f"node_rank={self.node_rank} is for `jetflock worker` on the other hosts; serve is "
+                "node 0"
+            )
+        if self.nnodes > 1 and workers.most > 1:
+            raise ConfigError(
+                f"nnodes={self.nnodes} is one worker on several hosts: leave "
+                f"workers={self.workers} out"
+            )
         self._check_decode_workers(workers)
         self.check_parsers()
         self.scale_policy(workers)

@@ -126,6 +126,7 @@ def _of_workers(subjects: Subjects) -> Permissions:
             subjects.prefixes("*"),
             subjects.offer("*", "*"),
             subjects.pages_key("*", "*"),
+            subjects.nodes("*", "*"),
             f"{_API}.CONSUMER.MSG.NEXT.{subjects.requests_stream}.*",
             # Finds and removes what was acknowledged: an ack can do no less.
             *_acks(subjects.requests_stream),
@@ -146,6 +147,7 @@ def _of_workers(subjects: Subjects) -> Permissions:
             subjects.prefixes("*"),
             subjects.offer("*", "*"),
             subjects.pages_key("*", "*"),
+            subjects.nodes("*", "*"),
             subjects.admin("*"),
             subjects.admin_worker("*", "*"),
             subjects.presence("*"),

@@ -237,10 +237,10 @@ PEER_FLAGS = (
         advice="TLS and paths are for what stands before the frontend",
     ),
     PeerFlag(
-        ("--distributed-executor-backend", "--nnodes", "--node-rank", "--dist-init-addr"),
+        ("--distributed-executor-backend", "--dist-init-addr", "--master-addr", "--master-port"),
         _BOTH,
-        advice="workers of any number of machines pull from one NATS: `jetflock worker MODEL "
-        "--nats-url URL` on each",
+        advice="hosts with `--nnodes` find each other over NATS; `--node-address` says where node "
+        "0 listens",
     ),
     PeerFlag(("--cache-type-k", "-ctk"), "llama.cpp", "--kv-dtype"),
     PeerFlag(("--scheduling-policy",), "vLLM", "--schedule-policy"),

@@ -78,6 +78,28 @@ class PagesKey(msgspec.Struct, frozen=True):
     key: bytes
 
 
+class NodeHello(msgspec.Struct, frozen=True):
+    """`jf.ctl.<pool>.nodes.<group>`: a host would compute its share of a model with the others."""
+
+    node: str  # the incarnation
+    node_rank: int  # 0: would be the first, which plans for all
+    host: str
+    version: str  # of jetflock
+    revision: str  # of the weights
+    settings: str  # of its engine, JSON
+
+
+class NodeAnswer(msgspec.Struct, frozen=True):
+    """Where its ranks are awaited, why not yet, or why never."""
+
+    address: str = ""
+    port: int = 0
+    secret: bytes = b""  # of this start
+    settings: str = ""  # of all ranks, JSON
+    why_not_yet: str = ""
+    why_never: str = ""
+
+
 class TenantCost(msgspec.Struct, frozen=True):
     """`jf.ctl.costs`: what was made for a request that is over, whoever has read it."""
 

@@ -22,6 +22,8 @@ from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.notices import (
     Cancel,
     Fenced,
+    NodeAnswer,
+    NodeHello,
     Offer,
     OfferAnswer,
     PagesKey,
@@ -72,8 +74,9 @@ def test_every_record_of_this_version_has_its_bytes() -> None:
 
 # Structs of these modules that no role stores: what they say is gone when it was heard.
 PASSING = {
-    Cancel, Fenced, Held, Offer, OfferAnswer, PagesKey, PrefixNotice, PublicPrefix,
-    ReplayReply, ReplayRequest, TenantCost, TenantGossip, TenantUse, TextChunk, TextFrame,
+    Cancel, Fenced, Held, NodeAnswer, NodeHello, Offer, OfferAnswer, PagesKey, PrefixNotice,
+    PublicPrefix, ReplayReply, ReplayRequest, TenantCost, TenantGossip, TenantUse, TextChunk,
+    TextFrame,
 }  # fmt: skip
 STORING = ("frontend.jobs.stored_response", "shared.broker.piece_chain")
 RECORDS: set[type[msgspec.Struct]] = {

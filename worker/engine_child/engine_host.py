@@ -29,6 +29,7 @@ from worker.engine_link.engine_messages import (
     EngineReady,
     FlushCache,
     LoadAdapter,
+    RanksAwaited,
     ReleaseCache,
     SetPaused,
     SetProfiling,
@@ -103,6 +104,7 @@ class EngineHost:
         self.ready: EngineReady | None = None
         self.load: EngineLoad | None = None
         self.loading = EngineLoading("starting", 0.0)
+        self.ranks_awaited: RanksAwaited | None = None  # of other hosts, until it is ready
         self.step = 0
         self.sleep_level = 0  # 1: its cache is released, 2: there is no engine; outlives the engine
 
@@ -275,7 +277,10 @@ class EngineHost:
             case EngineLoading():
                 self.loading = event
                 self._startup.enter(event.phase)
+            case RanksAwaited():
+                self.ranks_awaited = event
             case EngineReady():
+                self.ranks_awaited = None
                 self.ready = event
                 self._startup.end()
                 log.info(
@@ -304,6 +309,7 @@ class EngineHost:
         if self._failure is None and not is_told:
             log.error("engine_exited", returncode=returncode)
         self.ready = None
+        self.ranks_awaited = None
         self.load = None
         self._is_paused = False
         self._asked_at = None

@@ -66,6 +66,16 @@ class EngineConfig(LogConfig):
     """Share of the GPU's memory for weights, keys and values, and all else of this worker."""
     tp: int = 1
     """GPUs that share the model, with a process each: its heads and MLPs are divided among them."""
+    nnodes: int = 1
+    """Hosts that share them: `jetflock worker` on each, with the same flags and a node_rank of its
+    own."""
+    node_rank: int = 0
+    """Which of these hosts it is. Node 0 is the worker; the others compute its steps with it."""
+    node_address: str = ""
+    """Of node 0, where the others reach it, in a network of theirs: who may join is checked, and
+    nothing encrypted; by default the address from which it reaches NATS."""
+    node_port: int = 0
+    """There; 0: any that is free."""
     cuda_graph_sizes: tuple[int, ...] = ()
     """Numbers of requests whose decode steps are captured, 0 is none; by default 1, 2, 4, 8, 16,
     ... all."""
@@ -159,6 +169,11 @@ class EngineConfig(LogConfig):
     """Of several occurrences the longest counts, up to this many tokens."""
 
     @property
+    def num_local_ranks(self) -> int:
+        """Of a model that is divided, on each host."""
+        return self.tp // self.nnodes
+
+    @property
     def guesses_by(self) -> str:
         """Field and value that ask for guesses; "": none does."""
         if self.draft_model is not None:
@@ -205,6 +220,12 @@ class EngineConfig(LogConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.nnodes < 1 or self.tp % self.nnodes:
+            raise ConfigError(f"nnodes={self.nnodes} does not divide tp={self.tp}")
+        if not 0 <= self.node_rank < self.nnodes:
+            raise ConfigError(
+                f"node_rank={self.node_rank} is none of nnodes={self.nnodes}: they count from 0"
+            )
         for name in ("decode_attention_backend", "prefill_attention_backend"):
             value = getattr(self, name)
             if value is not None and self.attention_backend == "torch":

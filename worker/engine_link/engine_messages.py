@@ -260,6 +260,15 @@ class EngineLoading(msgspec.Struct, frozen=True, array_like=True, tag="loading")
     progress: float  # 0 to 1
 
 
+class RanksAwaited(msgspec.Struct, frozen=True, array_like=True, tag="ranks"):
+    """It waits for ranks of other hosts, and goes on when all are there."""
+
+    address: str  # where it listens
+    port: int
+    secret: bytes  # of this start
+    config: str  # of all ranks, JSON: each host puts its own folder of weights in
+
+
 class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """The model is loaded; limits that the I/O process must respect."""
 
@@ -295,5 +304,11 @@ class EngineFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 EngineEvent: TypeAlias = (
-    StepOutput | AdapterLoaded | CacheReleased | EngineLoading | EngineReady | EngineFailed
+    StepOutput
+    | AdapterLoaded
+    | CacheReleased
+    | EngineLoading
+    | RanksAwaited
+    | EngineReady
+    | EngineFailed
 )

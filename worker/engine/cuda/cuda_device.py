@@ -52,8 +52,6 @@ class CudaDevice:
     not see all: collectives and copies of memory that is not pinned pass.)
     """
 
-    collectives = "nccl"
-
     def __init__(self, index: int = 0, *, check_syncs: bool = False) -> None:
         self.torch_device = torch.device("cuda", index)
         self.check_syncs = check_syncs

@@ -26,11 +26,6 @@ class GpuDevice(Protocol):
     @property
     def torch_device(self) -> torch.device: ...
 
-    @property
-    def collectives(self) -> str:
-        """The backend of torch.distributed for its tensors."""
-        ...
-
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
         """Host memory that is copied without waiting. Who enqueued work with it may forget it."""
         ...

@@ -15,7 +15,6 @@ class HostDevice:
     torch_device = torch.device("cpu")
     num_processors = 1
     capability = (9, 0)
-    collectives = "gloo"
 
     def empty_host(self, num_values: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(num_values, dtype=dtype)

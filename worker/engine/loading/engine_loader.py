@@ -109,7 +109,7 @@ class EngineLoader:
             on_gpu=self._gpu is not None,
         ).within(self._config.max_context_len)
         torch.set_num_threads(
-            self._config.num_threads or _default_num_threads(model_config, self._config.tp)
+            self._config.num_threads or _default_num_threads(model_config, self._config)
         )
         is_fast = (
             computes_bfloat16(self._gpu)
@@ -320,9 +320,9 @@ def _warm_up(
     return elapsed_s
 
 
-def _default_num_threads(model_config: ModelConfig, num_ranks: int) -> int:
+def _default_num_threads(model_config: ModelConfig, config: EngineConfig) -> int:
     is_small = model_config.num_parameters < MAX_PARAMETERS_OF_ONE_THREAD
-    return 1 if is_small else max(1, num_usable_cores() // num_ranks)
+    return 1 if is_small else max(1, num_usable_cores() // config.num_local_ranks)
 
 
 def _choose_gpu(config: EngineConfig, given: GpuDevice | None) -> GpuDevice | None:
@@ -336,10 +336,11 @@ def _choose_gpu(config: EngineConfig, given: GpuDevice | None) -> GpuDevice | No
     if config.device == "cuda" and not has_gpu():
         why = gpu_obstacle() or "torch finds no NVIDIA GPU"
         raise ConfigError(f"device=cuda is not possible: {why}")
-    if config.tp > 1 and num_gpus() < config.tp:
+    if config.tp > 1 and num_gpus() < config.num_local_ranks:
+        shared = "" if config.nnodes == 1 else f" with nnodes={config.nnodes}"
         raise ConfigError(
-            f"tp={config.tp} needs {config.tp} NVIDIA GPUs, torch finds {num_gpus()}; with "
-            "device=cpu it can be tried without"
+            f"tp={config.tp}{shared} needs {config.num_local_ranks} NVIDIA GPUs, torch finds "
+            f"{num_gpus()}; with device=cpu it can be tried without"
         )
     if has_gpu():
         return CudaDevice()

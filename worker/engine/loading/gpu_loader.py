@@ -113,7 +113,8 @@ class TensorParallelLoader:
         config = rank_config(
             self._site.config, self._site.step, setup.config, setup.dtype, setup.max_context_len
         )
-        followers = Followers.start(config, self._site.gpu)
+        progress = self._site.progress
+        followers = Followers.start(config, self._site.gpu, progress.await_ranks, progress.enter)
         site = dataclasses.replace(self._site, config=config)
         loaded = load_on_gpu(site, setup, followers.group)
         return LoadedModel(

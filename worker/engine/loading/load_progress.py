@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine_link.engine_channel import EngineChannel
-from worker.engine_link.engine_messages import EngineLoading
+from worker.engine_link.engine_messages import EngineLoading, RanksAwaited
 
 GRAIN = 0.05  # of the weights: less is not reported
 
@@ -49,6 +49,10 @@ class LoadProgress:
         self._phases.enter(phase)
         self._reported = progress
         self._channel.send(EngineLoading(phase, progress))
+
+    def await_ranks(self, awaited: RanksAwaited) -> None:
+        """Other hosts' are to be told of it."""
+        self._channel.send(awaited)
 
     def on_weights(self, progress: float) -> None:
         """Hears how much of the weights is loaded, 0 to 1."""

@@ -21,7 +21,6 @@ class LateDevice:
     torch_device = torch.device("cpu")
     num_processors = 2
     capability = (9, 0)
-    collectives = "gloo"
     is_replaying = False  # on any
 
     def __init__(self, num_bytes: int = 4 << 30) -> None:

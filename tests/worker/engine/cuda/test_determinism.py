@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn import functional
 
 from shared.errors import ConfigError
 from shared.protocol.logprobs import unpack_logprobs
-from tests.forked_program import call_forked
 from tests.worker.engine.cuda.late_device import LateDevice
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.cuda.test_kernels import LAYERS, Pool, on, random
@@ -24,9 +23,8 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
-from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, open_store, reach_store
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, RankSockets
 from worker.engine.device.gpu_device import GpuDevice
-from worker.engine.device.host_device import HostDevice
 from worker.engine.loading import determinism
 from worker.engine.models.registry import read_model_config
 from worker.engine.sampling.row_logprobs import Alternatives, row_logprobs
@@ -205,24 +203,17 @@ GPT2 = """{
 }"""
 
 
-def add_ones(port: int) -> None:
-    """As rank 1."""
-    group = RankGroup.join(HostDevice(), reach_store(port, 2), 1, 2)
-    group.sum_in_order(torch.full((3, 4), 1.0, dtype=torch.bfloat16))
-    dist.destroy_process_group()
-
-
 def test_a_sum_over_ranks_is_rounded_once() -> None:
-    store, port = open_store(2)
-    with ThreadPoolExecutor(1) as thread:
-        other = thread.submit(call_forked, add_ones, port, timeout_s=60)
-        group = RankGroup.join(HostDevice(), store, 0, 2)
-        values = torch.arange(12.0).view(3, 4).to(torch.bfloat16) * 32
-        summed = values.clone()
-        group.sum_in_order(summed)
-        other.result()  # it may still read what we sent: we hang up last
-        dist.destroy_process_group()
+    ours, theirs = socket.socketpair()
+    ones = torch.full((3, 4), 1.0, dtype=torch.bfloat16)
+    values = torch.arange(12.0).view(3, 4).to(torch.bfloat16) * 32
+    summed = values.clone()
+    with ours, theirs, ThreadPoolExecutor(1) as thread:
+        other = thread.submit(RankGroup(RankSockets(1, 2, [theirs])).sum_in_order, ones)
+        RankGroup(RankSockets(0, 2, [ours])).sum_in_order(summed)
+        other.result()
     assert torch.equal(summed, (values.float() + 1.0).to(torch.bfloat16))
+    assert torch.equal(ones, summed)
 
 
 def test_what_cannot_be_is_refused(checkpoint: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 
 from shared.errors import ConfigError
@@ -30,7 +30,7 @@ from tests.worker.engine_fakes import FakeChannel, make_add, tokens_of
 from tests.worker.engine_listener import Listener
 from worker.engine.cuda.batch.step_plan import StepPlan
 from worker.engine.cuda.tensor_parallel import rank_group
-from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, open_store, reach_store
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, RankSockets
 from worker.engine.cuda.tensor_parallel.rank_orders import (
     KeepTokens,
     RankOrder,
@@ -39,7 +39,6 @@ from worker.engine.cuda.tensor_parallel.rank_orders import (
     decode_order,
     encode_order,
 )
-from worker.engine.device.host_device import HostDevice
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine_child.engine_process import EngineProcess
 from worker.engine_link.engine_config import EngineConfig
@@ -221,27 +220,26 @@ def test_two_ranks_of_another_family(family: str, tmp_path: Path) -> None:
     call_forked(run_story, give_the_tokens_of_one, checkpoint, tmp_path, timeout_s=200)
 
 
-def come_late(port: int) -> list[int]:
-    """As rank 1, which compiles for longer than a sum may take."""
-    rank_group.TIMEOUT = timedelta(seconds=4)
-    group = RankGroup.join(HostDevice(), reach_store(port, 2), 1, 2)
-    time.sleep(1.5 * rank_group.TIMEOUT.total_seconds())
-    least = group.least(5, torch.device("cpu"))
-    first = group.first([0, 0], torch.device("cpu"))
-    dist.destroy_process_group()
-    return [least, *first]
+def test_a_sum_is_not_awaited_as_long_as_a_rank_that_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rank_group, "TIMEOUT", timedelta(seconds=0.2))
+    cpu = torch.device("cpu")
+    ours, theirs = socket.socketpair()
 
+    def come_late() -> list[int]:
+        group = RankGroup(RankSockets(1, 2, [theirs]))
+        time.sleep(2 * rank_group.TIMEOUT.total_seconds())
+        return [group.least(5, cpu), *group.first([0, 0], cpu)]
 
-def test_nobody_waits_too_long_for_a_rank_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_group, "TIMEOUT", timedelta(seconds=4))
-    store, port = open_store(2)
-    with ThreadPoolExecutor(1) as thread:
-        other = thread.submit(call_forked, come_late, port, timeout_s=60)
-        group = RankGroup.join(HostDevice(), store, 0, 2)
-        assert group.least(7, torch.device("cpu")) == 5
-        assert group.first([3, 4], torch.device("cpu")) == [3, 4]
+    with ours, theirs, ThreadPoolExecutor(1) as thread:
+        other = thread.submit(come_late)
+        group = RankGroup(RankSockets(0, 2, [ours]))
+        assert group.least(7, cpu) == 5
+        assert group.first([3, 4], cpu) == [3, 4]
         assert other.result() == [5, 3, 4]
-        dist.destroy_process_group()
+        with pytest.raises(TimeoutError):
+            group.sum_in_order(torch.ones(3))
 
 
 def test_a_model_that_cannot_be_divided_is_refused(checkpoint: Path) -> None:

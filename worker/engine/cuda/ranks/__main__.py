@@ -1,4 +1,4 @@
-"""A follower: `python -m worker.engine.cuda.ranks RANK PORT SOCKET_FD CONFIG`, by rank 0."""
+"""A follower: `python -m worker.engine.cuda.ranks RANK ORDERS_FD SUMS_FD CONFIG`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from worker.engine.cuda.attention.attention_choice import choose_attention
 from worker.engine.cuda.gpu_loading import load_gpu_model
 from worker.engine.cuda.gpu_model import GpuModel
 from worker.engine.cuda.steps.rank_runner import RankRunner
-from worker.engine.cuda.tensor_parallel.followers import CANNOT_LOAD
 from worker.engine.cuda.tensor_parallel.rank_config import rank_device
-from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, reach_store
+from worker.engine.cuda.tensor_parallel.rank_group import RankGroup, RankSockets
 from worker.engine.cuda.tensor_parallel.rank_loras import FollowerLoras
 from worker.engine.cuda.tensor_parallel.rank_orders import (
     DropAdapters,
@@ -41,6 +40,7 @@ from worker.engine.process import die_with_parent, leave
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.request.token_ranges import Ints
 from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.rank_links import CANNOT_LOAD
 
 
 class Follower:
@@ -102,25 +102,28 @@ class Follower:
 def main(argv: list[str]) -> int:
     """The exit code: never 0 but when rank 0 is gone."""
     die_with_parent()
-    rank, port, socket_fd = map(int, argv[:3])
-    inbox = OrderInbox(socket.socket(fileno=socket_fd), on_end=lambda: os._exit(0))
+    rank, orders_fd, sums_fd = map(int, argv[:3])
+    orders = socket.socket(fileno=orders_fd)
+    inbox = OrderInbox(orders, on_end=lambda: os._exit(0))
     config = EngineConfig.from_json(argv[3])
     setup_logging("engine", config.log_level, config.log_format)
     try:
-        _make_follower(config, rank, port, inbox).run()
+        sockets = RankSockets(rank, config.tp, [socket.socket(fileno=sums_fd)])
+        _make_follower(config, sockets, inbox).run()
     except ConfigError as exc:
         sys.stderr.write(f"rank {rank} of {config.tp}: {exc}\n")
+        orders.sendall(bytes([CANNOT_LOAD]))
         return CANNOT_LOAD
     except Exception:
         traceback.print_exc()
     return 1
 
 
-def _make_follower(config: EngineConfig, rank: int, port: int, inbox: OrderInbox) -> Follower:
+def _make_follower(config: EngineConfig, sockets: RankSockets, inbox: OrderInbox) -> Follower:
     """Raises ConfigError."""
     torch.set_num_threads(config.num_threads or 1)
-    device = rank_device(config, rank)
-    group = RankGroup.join(device, reach_store(port, config.tp), rank, config.tp)
+    device = rank_device(config, sockets.rank)
+    group = RankGroup.join(device, sockets, config.node_address)
     model_config = read_model_config(Path(config.model_path), config.quantization, on_gpu=True)
     assert isinstance(model_config, DecoderConfig), "rank 0 has looked"
     assert config.max_context_len is not None, "rank 0 has chosen it"

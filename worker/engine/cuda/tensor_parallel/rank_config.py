@@ -54,5 +54,5 @@ def rank_config(
 
 
 def rank_device(config: EngineConfig, rank: int) -> GpuDevice:
-    """The GPU of its number; the CPU for all where the configuration says so."""
-    return HostDevice() if config.device == "cpu" else CudaDevice(rank)
+    """The GPU of its number on its host; the CPU for all where the configuration says so."""
+    return HostDevice() if config.device == "cpu" else CudaDevice(rank % config.num_local_ranks)

@@ -3,78 +3,110 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Self
 
+import msgspec
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
 
+from shared.errors import ConfigError
+from worker.engine.device.code_digest import ENGINE_CODE, code_digest
 from worker.engine.device.gpu_device import GpuDevice
 
-ADDRESS = "127.0.0.1"
-# Of a step's sums. A rank that is dead is noticed by its process (followers.py), one that hangs by
+# Of a step's sums. A rank that is dead is noticed by its sockets (followers.py), one that hangs by
 # the worker, which misses the engine's steps.
 TIMEOUT = timedelta(minutes=10)
-_AS_LONG_AS_IT_TAKES = timedelta(days=1)
+_PORT = struct.Struct("<H")
+_MAX_BUILD_BYTES = 512
 
 
-def open_store(num_ranks: int) -> tuple[Store, int]:
-    """On a free port of this machine, reached from nowhere else; and the port."""
-    with socket.create_server((ADDRESS, 0)) as server:
-        port = server.getsockname()[1]
-        return _store(port, num_ranks, master_listen_fd=server.detach()), port
+class RankSockets:
+    """Rank 0 has a socket to each other rank, by rank, and each of these has one to rank 0.
+
+    All ranks call the same methods in the same order. Raises OSError when one is gone.
+    """
+
+    def __init__(self, rank: int, size: int, sockets: Sequence[socket.socket]) -> None:
+        self.rank = rank
+        self.size = size
+        self._sockets = sockets
+
+    def gather(self, values: memoryview, parts: memoryview) -> None:
+        """All ranks' bytes, those of rank 0 first."""
+        self._limit(TIMEOUT)
+        self._gather(values, parts)
+
+    def share(self, values: memoryview) -> None:
+        """In place: rank 0's bytes."""
+        self._limit(TIMEOUT)
+        for each in self._sockets:
+            if self.rank == 0:
+                each.sendall(values)
+            else:
+                _receive(each, values)
+
+    def meet(self) -> None:
+        """Waits for the others, as long as it takes."""
+        self._limit(None)
+        self._gather(memoryview(b"0"), memoryview(bytearray(self.size)))
+
+    def _gather(self, values: memoryview, parts: memoryview) -> None:
+        if self.rank != 0:
+            (first,) = self._sockets
+            first.sendall(values)
+            _receive(first, parts)
+            return
+        num_bytes = len(values)
+        parts[:num_bytes] = values
+        for rank, each in enumerate(self._sockets, 1):
+            _receive(each, parts[rank * num_bytes : (rank + 1) * num_bytes])
+        for each in self._sockets:
+            each.sendall(parts)
+
+    def _limit(self, timeout: timedelta | None) -> None:
+        for each in self._sockets:
+            each.settimeout(None if timeout is None else timeout.total_seconds())
 
 
-def reach_store(port: int, num_ranks: int) -> Store:
-    """Another rank's."""
-    return _store(port, num_ranks)
-
-
-def _store(port: int, num_ranks: int, master_listen_fd: int | None = None) -> Store:
-    store: Store = dist.TCPStore(  # type: ignore[attr-defined]
-        ADDRESS,
-        port,
-        num_ranks,
-        is_master=master_listen_fd is not None,
-        timeout=TIMEOUT,
-        wait_for_workers=False,
-        master_listen_fd=master_listen_fd,
-    )
-    return store
+def _receive(sock: socket.socket, into: memoryview) -> None:
+    while into:
+        num_bytes = sock.recv_into(into)
+        if not num_bytes:
+            raise ConnectionError("another rank is gone")
+        into = into[num_bytes:]
 
 
 class RankGroup:
     """All ranks call the same methods in the same order; they are part of enqueued work.
 
-    Tensors are on the group's device, contiguous, and of the same shape on every rank.
+    Tensors are on the group's device, contiguous, and of the same shape on every rank. Those on
+    GPUs go through NCCL, those on CPUs through the ranks' own sockets.
     """
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self._store = store
-        self._num_meetings = 0
-        self.rank = rank
-        self.size = size
+    def __init__(self, sockets: RankSockets, *, on_gpu: bool = False) -> None:
+        self._sockets = sockets
+        self._on_gpu = on_gpu
+        self.rank = sockets.rank
+        self.size = sockets.size
 
     @classmethod
-    def join(cls, device: GpuDevice, store: Store, rank: int, size: int) -> Self:
-        """Waits for the others, as `meet` does. `store` is one that they all reach."""
-        group = cls(store, rank, size)
-        group.meet()
+    def join(cls, device: GpuDevice, sockets: RankSockets, address: str) -> Self:
+        """Waits for the others, as `meet` does. `address` is one of rank 0, which all reach.
+
+        Raises ConfigError when rank 0 would compute by other rules.
+        """
+        sockets.meet()
+        _agree(device, sockets)
         on_gpu = device.torch_device.type != "cpu"
-        dist.init_process_group(
-            device.collectives,
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=TIMEOUT,
-            device_id=device.torch_device if on_gpu else None,  # connects now, not while it steps
-        )
-        return group
+        if on_gpu:
+            _join_nccl(device, sockets, address)
+        return cls(sockets, on_gpu=on_gpu)
 
     def sum(self, values: torch.Tensor) -> None:
-        """In place: of all ranks' values."""
+        """In place: of all ranks' values. On GPUs alone."""
         dist.all_reduce(values)
 
     def sum_in_order(self, values: torch.Tensor) -> None:
@@ -92,12 +124,18 @@ class RankGroup:
     def _parts(self, values: torch.Tensor) -> torch.Tensor:
         """[size, ...], those of rank 0 first."""
         parts = values.new_empty(self.size, *values.shape)
-        dist.all_gather(list(parts.unbind(0)), values)
+        if self._on_gpu:
+            dist.all_gather(list(parts.unbind(0)), values)
+        else:
+            self._sockets.gather(_bytes_of(values), _bytes_of(parts))
         return parts
 
     def share(self, values: torch.Tensor) -> None:
         """In place: rank 0's."""
-        dist.broadcast(values, 0)
+        if self._on_gpu:
+            dist.broadcast(values, 0)
+        else:
+            self._sockets.share(_bytes_of(values))
 
     def first(self, values: Sequence[int], device: torch.device) -> list[int]:
         """Rank 0's. Waits for the others, as `meet` does."""
@@ -110,15 +148,71 @@ class RankGroup:
     def least(self, value: int, device: torch.device) -> int:
         """The least of all ranks' values. Waits for them, as `meet` does."""
         self.meet()
-        values = torch.tensor([value], device=device)
-        dist.all_reduce(values, op=dist.ReduceOp.MIN)
-        return int(values)
+        return int(self._parts(torch.tensor([value], device=device)).min())
 
     def meet(self) -> None:
         """Waits for the others, who read weights, try kernels and compile at their own pace. What
         a device waits for in a sum ends with TIMEOUT.
         """
-        self._num_meetings += 1
-        there = [f"meeting {self._num_meetings}: {rank}" for rank in range(self.size)]
-        self._store.set(there[self.rank], "here")
-        self._store.wait(there, _AS_LONG_AS_IT_TAKES)
+        self._sockets.meet()
+
+
+def _bytes_of(values: torch.Tensor) -> memoryview:
+    """Its own, to be read and written."""
+    return values.view(torch.uint8).numpy().data.cast("B")
+
+
+class _Build(msgspec.Struct, frozen=True):
+    """What decides about bits, beside what rank 0 has chosen for all."""
+
+    code: str
+    torch: str
+    processor: str
+
+    @classmethod
+    def of(cls, device: GpuDevice) -> Self:
+        name = device.name
+        if device.torch_device.type == "cpu":
+            name = torch.backends.cpu.get_cpu_capability()
+        return cls(code_digest(ENGINE_CODE).hex()[:16], str(torch.__version__), name)
+
+
+def _agree(device: GpuDevice, sockets: RankSockets) -> None:
+    """Raises ConfigError on whom rank 0 has not to do with."""
+    own = _Build.of(device)
+    said = bytearray(msgspec.json.encode(own).ljust(_MAX_BUILD_BYTES))
+    sockets.share(memoryview(said))
+    first = msgspec.json.decode(said, type=_Build)
+    for name in _Build.__struct_fields__:
+        ours, theirs = getattr(own, name), getattr(first, name)
+        if ours != theirs:
+            raise ConfigError(
+                f"rank {sockets.rank} runs with {name} {ours}, rank 0 with {theirs}: all ranks of "
+                "a model need the same"
+            )
+
+
+def _join_nccl(device: GpuDevice, sockets: RankSockets, address: str) -> None:
+    """Its ranks find each other in a store of torch, of which the others are told the port."""
+    port = bytearray(_PORT.size)
+    server = socket.create_server((address, 0)) if sockets.rank == 0 else None
+    if server is not None:
+        port[:] = _PORT.pack(server.getsockname()[1])
+    sockets.share(memoryview(port))
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        address,
+        _PORT.unpack(port)[0],
+        sockets.size,
+        is_master=server is not None,
+        timeout=TIMEOUT,
+        wait_for_workers=False,
+        master_listen_fd=None if server is None else server.detach(),
+    )
+    dist.init_process_group(
+        "nccl",
+        store=store,
+        rank=sockets.rank,
+        world_size=sockets.size,
+        timeout=TIMEOUT,
+        device_id=device.torch_device,  # connects now, not while it steps
+    )

@@ -1,0 +1,209 @@
+"""The sockets between rank 0 and each other rank of a model, on one host or between hosts.
+
+Between hosts each side proves to the other that it knows the secret of this start. What they send
+then is not encrypted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import queue
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, Self
+
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.engine_launch import engine_environment
+
+CANNOT_LOAD = 2  # exit code of a rank whose configuration or model cannot be used; its last word
+_MAGIC = b"jetflock rank 1\n"
+_HELLO = struct.Struct(f"<{len(_MAGIC)}sHB32s")  # magic, rank, which socket, nonce
+_NONCE_BYTES = _PROOF_BYTES = 32
+_TAKEN, _SEATED = b"\0", b"\1"
+_HANDSHAKE_S = 10.0
+_MAX_UNPROVEN = 32  # connections that have not shown who they are
+_IDLE_S, _PROBE_S, _NUM_PROBES = 5, 5, 3  # of keepalive: a host without power is noticed
+_UNREAD_S = 30  # orders are always read
+
+
+class RankLink(NamedTuple):
+    """Both ends have one."""
+
+    orders: socket.socket  # of rank 0, to the other
+    sums: socket.socket  # what both compute in common
+
+    @classmethod
+    def pair(cls) -> tuple[Self, Self]:
+        """Both ends, on one host."""
+        orders, sums = socket.socketpair(), socket.socketpair()
+        return cls(orders[0], sums[0]), cls(orders[1], sums[1])
+
+    def close(self) -> None:
+        for each in self:
+            each.close()
+
+
+def start_rank(config: EngineConfig, rank: int, link: RankLink) -> subprocess.Popen[bytes]:
+    """The process of a rank on this host, which takes the link. It ends with this thread."""
+    fds = [each.fileno() for each in link]
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own module
+            [
+                *(sys.executable, "-P", "-m", "worker.engine.cuda.ranks"),
+                *map(str, (rank, *fds)),
+                config.to_json(),
+            ],
+            pass_fds=fds,
+            env=engine_environment(),
+        )
+    finally:
+        link.close()
+
+
+def connect_rank(address: str, port: int, secret: bytes, rank: int) -> RankLink:
+    """A rank of this host with rank 0 of another one. Raises OSError."""
+    sockets: list[socket.socket] = []
+    try:
+        for which in range(len(RankLink._fields)):
+            sockets.append(socket.create_connection((address, port), _HANDSHAKE_S))
+            _introduce(sockets[-1], secret, rank, which)
+        return RankLink(*map(_settled, sockets, (_UNREAD_S, None)))
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
+
+
+class RankListener:
+    """Where ranks of other hosts reach rank 0, until all are there."""
+
+    def __init__(self, address: str, port: int, secret: bytes) -> None:
+        """Raises OSError."""
+        self._secret = secret
+        self._server = socket.create_server((address, port), backlog=_MAX_UNPROVEN)
+        self.port: int = self._server.getsockname()[1]
+        self._room = threading.Semaphore(_MAX_UNPROVEN)
+        self._proven: queue.SimpleQueue[tuple[int, int, socket.socket]] = queue.SimpleQueue()
+
+    def links(
+        self, ranks: Collection[int], on_missing: Callable[[Collection[int]], None]
+    ) -> Iterator[tuple[int, RankLink]]:
+        """Each of these as soon as it is there. Who else connects waits for nothing here, and keeps
+        nobody waiting.
+        """
+        threading.Thread(target=self._accept, name="ranks", daemon=True).start()
+        missing = {rank: dict[int, socket.socket]() for rank in ranks}
+        on_missing(missing)
+        while missing:
+            rank, which, sock = self._proven.get()
+            seats = missing.get(rank)
+            if not _say(sock, _TAKEN if seats is None else _SEATED) or seats is None:
+                sock.close()
+                continue
+            if which in seats:  # of one that has ended before it had both
+                seats[which].close()
+            seats[which] = sock
+            if len(seats) == len(RankLink._fields):
+                del missing[rank]
+                on_missing(missing)
+                yield rank, RankLink(_settled(seats[0], _UNREAD_S), _settled(seats[1], None))
+        self._server.shutdown(socket.SHUT_RDWR)  # wakes up who accepts
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._server.accept()
+            except OSError:  # it is closed: all are there
+                return
+            if not self._room.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(target=self._welcome, args=(sock,), daemon=True).start()
+
+    def _welcome(self, sock: socket.socket) -> None:
+        try:
+            self._proven.put((*_examine(sock, self._secret), sock))
+        except OSError:
+            sock.close()
+        finally:
+            self._room.release()
+
+
+def _introduce(sock: socket.socket, secret: bytes, rank: int, which: int) -> None:
+    """The side that has connected. Raises OSError."""
+    until = time.monotonic() + _HANDSHAKE_S
+    hello = _HELLO.pack(_MAGIC, rank, which, secrets.token_bytes(_NONCE_BYTES))
+    sock.sendall(hello)
+    said = hello + _receive(sock, _NONCE_BYTES, until)
+    if not hmac.compare_digest(
+        _receive(sock, _PROOF_BYTES, until), _proof(secret, b"rank 0", said)
+    ):
+        raise ConnectionError("who listens there does not know the secret of this start")
+    sock.sendall(_proof(secret, b"another", said))
+    if _receive(sock, 1, until) != _SEATED:
+        raise ConnectionError(f"rank {rank} is there already")
+
+
+def _examine(sock: socket.socket, secret: bytes) -> tuple[int, int]:
+    """The side that listens: which rank it is, and which of its sockets. Raises OSError."""
+    until = time.monotonic() + _HANDSHAKE_S
+    hello = _receive(sock, _HELLO.size, until)
+    magic, rank, which, _ = _HELLO.unpack(hello)
+    if magic != _MAGIC or which >= len(RankLink._fields):
+        raise ConnectionError("it is no rank")
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    sock.sendall(nonce + _proof(secret, b"rank 0", hello + nonce))
+    if not hmac.compare_digest(
+        _receive(sock, _PROOF_BYTES, until), _proof(secret, b"another", hello + nonce)
+    ):
+        raise ConnectionError("it does not know the secret of this start")
+    return rank, which
+
+
+def _proof(secret: bytes, side: bytes, said: bytes) -> bytes:
+    """What either side has said is in it, and whose it is: neither can be sent back."""
+    return hmac.digest(secret, side + said, "sha256")
+
+
+def _receive(sock: socket.socket, num_bytes: int, until: float) -> bytes:
+    """So many, in time. Raises OSError."""
+    received = b""
+    while len(received) < num_bytes:
+        sock.settimeout(max(0.001, until - time.monotonic()))
+        data = sock.recv(num_bytes - len(received))
+        if not data:
+            raise ConnectionError("the other side has closed the connection")
+        received += data
+    return received
+
+
+def _say(sock: socket.socket, word: bytes) -> bool:
+    """Whether it could be said."""
+    try:
+        sock.sendall(word)
+    except OSError:
+        return False
+    return True
+
+
+def _settled(sock: socket.socket, unread_s: int | None) -> socket.socket:
+    """Without a timeout of its own; its end is noticed whatever happens to the other host."""
+    sock.settimeout(None)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _IDLE_S),
+        (socket.TCP_KEEPINTVL, _PROBE_S),
+        (socket.TCP_KEEPCNT, _NUM_PROBES),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    if unread_s is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_s * 1000)
+    return sock

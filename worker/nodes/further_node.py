@@ -1,0 +1,166 @@
+"""A host that computes its share of a model's steps: ranks, and no requests of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from shared.broker.jetstream import JetStream
+from shared.checkpoint.model_files import ModelFiles
+from shared.checkpoint.model_options import ModelOptions
+from shared.cli.garbage import settle_garbage
+from shared.cli.shutdown import Shutdown
+from shared.cluster import Cluster, open_cluster
+from shared.errors import BrokerError, ConfigError, ProtocolError
+from shared.event_wait import beat_s
+from shared.protocol.codec import decode, encode
+from shared.protocol.notices import NodeAnswer
+from shared.status.health import Checkup, HealthBoard
+from shared.status.status_server import StatusAddress, serving_status
+from shared.subjects import pool_slug
+from shared.telemetry.log import get_logger
+from shared.telemetry.metrics import new_registry
+from worker.config import WorkerConfig
+from worker.engine_link.engine_config import EngineConfig
+from worker.engine_link.rank_links import CANNOT_LOAD, RankLink, connect_rank, start_rank
+from worker.nodes.first_node import ANSWER_S, hello
+from worker.work_place import work_place
+
+_ASK_S = 1.0
+
+log = get_logger(__name__)
+
+
+async def serve_node(config: WorkerConfig, node_id: str, path: Path, model_name: str) -> bool:
+    """Run its ranks, start after start, until SIGTERM or SIGINT; True: its service has moved."""
+    files = ModelFiles.read(
+        path, options=ModelOptions.of(config), has_dummy_weights=config.load_format == "dummy"
+    )
+    pool = pool_slug(model_name)
+
+    async def choose(js: JetStream, prefix: str) -> str:
+        return await work_place(js, prefix, pool)
+
+    board, shutdown = HealthBoard(), Shutdown()
+    async with (
+        serving_status(new_registry("worker"), board, StatusAddress.of(config)),
+        open_cluster(config, node_id, choose=choose) as cluster,
+    ):
+        shutdown.listen()
+        node = FurtherNode(config, cluster, node_id, pool, files)
+        board.watch(node.checkup)
+        settle_garbage()
+        tasks = [asyncio.create_task(work) for work in (node.run(), shutdown.asked.wait())]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks[0] in done:
+            tasks[0].result()
+        return not shutdown.asked.is_set()
+
+
+class FurtherNode:
+    """Asks the first node where its ranks are awaited, and has them run until one of all ends."""
+
+    def __init__(
+        self, config: WorkerConfig, cluster: Cluster, node_id: str, pool: str, files: ModelFiles
+    ) -> None:
+        self._cluster = cluster
+        self._prefix = config.prefix  # the configured one
+        self._pool = pool
+        self._settings = config.engine_config(files.path)
+        self._hello = encode(hello(node_id, files.revision, self._settings))
+        self._subject = cluster.subjects.nodes(pool, config.node_group)
+        first = self._settings.node_rank * self._settings.num_local_ranks
+        self._ranks = range(first, first + self._settings.num_local_ranks)
+        self._waits_for = "node 0"
+
+    def checkup(self) -> Checkup:
+        return Checkup(not_ready=(f"it waits for {self._waits_for}",) if self._waits_for else ())
+
+    async def run(self) -> None:
+        """Until the service has moved. Raises ConfigError when this node can never take part."""
+        while (answer := await self._find()) is not None:
+            try:
+                links = await asyncio.to_thread(self._connect, answer)
+            except OSError as exc:
+                await self._wait(f"node 0 at {answer.address}:{answer.port}: {exc}")
+                continue
+            await self._compute(answer, links)
+
+    async def _find(self) -> NodeAnswer | None:
+        """Where ranks are awaited; None: the first node is on the other side of a move."""
+        while True:
+            try:
+                reply = await self._cluster.nc.request(self._subject, self._hello, ANSWER_S)
+                answer = decode(NodeAnswer, reply.data)
+            except NoRespondersError:
+                if await self._is_elsewhere():
+                    return None
+                await self._wait("node 0: nobody is")
+                continue
+            except (NatsError, ProtocolError) as exc:
+                await self._wait(f"node 0: {exc!r}")
+                continue
+            if answer.why_never:
+                raise ConfigError(answer.why_never)
+            if not answer.why_not_yet:
+                return answer
+            await self._wait(answer.why_not_yet)
+
+    async def _wait(self, what: str) -> None:
+        if what != self._waits_for:
+            log.info("node_waits", of=what)
+        self._waits_for = what
+        await asyncio.sleep(beat_s(_ASK_S))
+
+    async def _is_elsewhere(self) -> bool:
+        try:
+            place = await work_place(self._cluster.js, self._prefix, self._pool)
+        except BrokerError:
+            return False
+        return place != self._cluster.subjects.prefix
+
+    def _connect(self, answer: NodeAnswer) -> list[RankLink]:
+        """Raises OSError."""
+        links: list[RankLink] = []
+        try:
+            links.extend(
+                connect_rank(answer.address, answer.port, answer.secret, rank)
+                for rank in self._ranks
+            )
+        except OSError:
+            for link in links:
+                link.close()
+            raise
+        return links
+
+    async def _compute(self, answer: NodeAnswer, links: list[RankLink]) -> None:
+        """Until the first rank ends, and all others with it. Raises ConfigError."""
+        config = dataclasses.replace(
+            EngineConfig.from_json(answer.settings), model_path=self._settings.model_path
+        )
+        processes = [
+            start_rank(config, rank, link) for rank, link in zip(self._ranks, links, strict=True)
+        ]
+        log.info("ranks_started", ranks=list(self._ranks), of=config.tp, node_0=answer.address)
+        self._waits_for = ""
+        ends = [asyncio.create_task(asyncio.to_thread(each.wait)) for each in processes]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        returncodes = [process.returncode for process in processes]
+        log.warning("ranks_ended", returncodes=returncodes)
+        if CANNOT_LOAD in returncodes:
+            raise ConfigError(
+                f"ranks {self._ranks.start} to {self._ranks.stop - 1} cannot compute this model "
+                "here: what they have said above tells why"
+            )
