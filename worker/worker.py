@@ -81,7 +81,7 @@ class Worker:
             worker_id,
             self._engine,
             self._runner,
-            WeightUpdate(self._engine, self._runner, self._weights),
+            WeightUpdate(self._engine, self._runner, self._weights, config.nnodes),
             self._adapters,
             self,
             None if config.scripted else config.profile_dir,

@@ -45,13 +45,21 @@ log = get_logger(__name__)
 class WeightUpdate:
     """Empties the worker, then starts another engine; what fails leaves the old weights in use."""
 
-    def __init__(self, engine: EngineHost, runner: RequestRunner, weights: ServedWeights) -> None:
+    def __init__(
+        self, engine: EngineHost, runner: RequestRunner, weights: ServedWeights, num_nodes: int
+    ) -> None:
+        self._num_nodes = num_nodes
         self._engine = engine
         self._runner = runner
         self._weights = weights
 
     async def checked(self, model_path: str) -> Checkpoint:
         """The checkpoint there, if it fits. Raises ConfigError."""
+        if self._num_nodes > 1:  # the others would load their old ones
+            raise ConfigError(
+                f"weights that nnodes={self._num_nodes} hosts share are not replaced while they "
+                "run: start all of them with the new folder"
+            )
         return await asyncio.to_thread(self._weights.checkpoint.successor, model_path)
 
     async def check_unchanged(self) -> None:

@@ -26,7 +26,8 @@ ANSWER_S = 2.0
 # What a host may have of its own.
 _OF_A_HOST = {
     *("model_path", "node_rank", "node_address", "node_port"),
-    *("packed_folder", "packed_max_bytes", "profile_dir", "log_level", "log_format"),
+    *("packed_folder", "packed_max_bytes", "profile_dir", "logits_processors"),
+    *("log_level", "log_format"),
 }
 
 log = get_logger(__name__)

@@ -18,7 +18,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.errors import BrokerError, ConfigError, ProtocolError
 from shared.event_wait import beat_s
 from shared.protocol.codec import decode, encode
-from shared.protocol.notices import NodeAnswer
+from shared.protocol.notices import NodeAnswer, NodeHello
 from shared.status.health import Checkup, HealthBoard
 from shared.status.status_server import StatusAddress, serving_status
 from shared.subjects import pool_slug
@@ -37,9 +37,6 @@ log = get_logger(__name__)
 
 async def serve_node(config: WorkerConfig, node_id: str, path: Path, model_name: str) -> bool:
     """Run its ranks, start after start, until SIGTERM or SIGINT; True: its service has moved."""
-    files = ModelFiles.read(
-        path, options=ModelOptions.of(config), has_dummy_weights=config.load_format == "dummy"
-    )
     pool = pool_slug(model_name)
 
     async def choose(js: JetStream, prefix: str) -> str:
@@ -51,7 +48,7 @@ async def serve_node(config: WorkerConfig, node_id: str, path: Path, model_name:
         open_cluster(config, node_id, choose=choose) as cluster,
     ):
         shutdown.listen()
-        node = FurtherNode(config, cluster, node_id, pool, files)
+        node = FurtherNode(config, cluster, node_id, pool, path)
         board.watch(node.checkup)
         settle_garbage()
         tasks = [asyncio.create_task(work) for work in (node.run(), shutdown.asked.wait())]
@@ -68,13 +65,13 @@ class FurtherNode:
     """Asks the first node where its ranks are awaited, and has them run until one of all ends."""
 
     def __init__(
-        self, config: WorkerConfig, cluster: Cluster, node_id: str, pool: str, files: ModelFiles
+        self, config: WorkerConfig, cluster: Cluster, node_id: str, pool: str, path: Path
     ) -> None:
+        self._config = config
+        self._node_id = node_id
         self._cluster = cluster
-        self._prefix = config.prefix  # the configured one
         self._pool = pool
-        self._settings = config.engine_config(files.path)
-        self._hello = encode(hello(node_id, files.revision, self._settings))
+        self._settings = config.engine_config(path)
         self._subject = cluster.subjects.nodes(pool, config.node_group)
         first = self._settings.node_rank * self._settings.num_local_ranks
         self._ranks = range(first, first + self._settings.num_local_ranks)
@@ -95,9 +92,10 @@ class FurtherNode:
 
     async def _find(self) -> NodeAnswer | None:
         """Where ranks are awaited; None: the first node is on the other side of a move."""
+        said = encode(await asyncio.to_thread(self._hello))
         while True:
             try:
-                reply = await self._cluster.nc.request(self._subject, self._hello, ANSWER_S)
+                reply = await self._cluster.nc.request(self._subject, said, ANSWER_S)
                 answer = decode(NodeAnswer, reply.data)
             except NoRespondersError:
                 if await self._is_elsewhere():
@@ -119,9 +117,18 @@ class FurtherNode:
         self._waits_for = what
         await asyncio.sleep(beat_s(_ASK_S))
 
+    def _hello(self) -> NodeHello:
+        """With the weights that are there now, of which the ranks read their share."""
+        files = ModelFiles.read(
+            Path(self._settings.model_path),
+            options=ModelOptions.of(self._config),
+            has_dummy_weights=self._config.load_format == "dummy",
+        )
+        return hello(self._node_id, files.revision, self._settings)
+
     async def _is_elsewhere(self) -> bool:
         try:
-            place = await work_place(self._cluster.js, self._prefix, self._pool)
+            place = await work_place(self._cluster.js, self._config.prefix, self._pool)
         except BrokerError:
             return False
         return place != self._cluster.subjects.prefix
