@@ -114,6 +114,8 @@ EVERYTHING: Values = {
         "quantization": "int8",
         "kvDtype": "int8",
         "cpuActivations": "int8",
+        "kvTransferPort": 9092,
+        "extraArgs": [*_POD["extraArgs"], "--kv-disk-dir=/dev/shm/kv"],
         "registerModel": True,
         "hubToken": {"existingSecret": "hub"},
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],

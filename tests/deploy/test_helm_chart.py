@@ -514,6 +514,11 @@ def test_selectors_meet_exactly_their_pods(chart: HelmChart) -> None:
             selector = (spec.get("selector") or spec.get("podSelector"))["matchLabels"].items()
             met = [name for name, pod_labels in labels.items() if selector <= pod_labels.items()]
             assert met == [manifest["metadata"]["name"]]
+            _, *inner = spec.get("ingress", [None])  # workers of a pool send pages to each other
+            pool = labels[met[0]].get("jetflock/pool") if kind == "NetworkPolicy" else None
+            assert [each["from"][0]["podSelector"]["matchLabels"] for each in inner] == (
+                [] if pool is None else [{"jetflock/pool": pool}]
+            )
 
 
 @pytest.mark.parametrize(
