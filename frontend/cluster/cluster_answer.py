@@ -75,6 +75,7 @@ class WorkerView(ClusterStruct, frozen=True, kw_only=True):
     phase: str | UnsetType = UNSET  # while it loads
     progress: Amount | UnsetType = UNSET
     remark: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET  # prefill or decode, where it is one of them
     kernel_set: str | UnsetType = UNSET  # of its C++: workers of one set make the same bits
     weights: str | UnsetType = UNSET  # their format; of one that has loaded them
     tokens_per_s: float | UnsetType = UNSET  # of one that was seen twice

@@ -154,6 +154,7 @@ def _worker(card: WorkerCard, tokens_per_s: float | None, viewer: Viewer) -> Wor
         phase=card.phase or UNSET,
         progress=round(card.progress, 3) if card.phase else UNSET,
         remark=card.remark or UNSET,
+        role=UNSET if card.role == "both" else card.role,
         kernel_set=card.kernel_set or UNSET,
         weights=card.weights or UNSET,
         tokens_per_s=UNSET if tokens_per_s is None else round(tokens_per_s, 1),

@@ -70,6 +70,7 @@ class WorkerRow {
     if (worker.state === 'loading') return `${worker.phase || 'starting'}, ${Math.round((worker.progress ?? 0) * 100)} %`;
     const parts = [`${worker.num_running} of ${worker.max_running} slots`, `KV ${shareText(worker.kv_cache_usage)}`];
     if (worker.tokens_per_s !== undefined) parts.push(`${Math.round(worker.tokens_per_s)} tokens/s`);
+    if (worker.role) parts.unshift(worker.role);
     return parts.join(' · ');
   }
 

@@ -77,6 +77,8 @@ def _worker_row(card: WorkerCard, seen: ClusterSnapshot) -> list[str | Text]:
     state = card.state.value
     if card.phase:
         state += f": {card.phase} {card.progress:.0%}"
+    if card.role != "both":
+        state += f", {card.role}"
     rate = seen.tokens_per_s.get(card.worker)
     age = seen.step_age_s.get(card.worker, 0.0)
     queries = card.work.num_prefix_queries

@@ -104,10 +104,11 @@ def test_nobody_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_gpu_has_a_column_where_there_is_one() -> None:
     gpu = GpuCard("NVIDIA H100", "bfloat16", "fp8", "triton", 2, total_bytes=80 << 30)
-    ready = WorkerCard("worker-1", "p", "tiny", "r", WorkerState.READY)
+    ready = WorkerCard("worker-1", "p", "tiny", "r", WorkerState.READY, role="decode")
     for card, is_shown in ((ready, False), (msgspec.structs.replace(ready, gpu=gpu), True)):
         shown = io.StringIO()
         console = Console(width=200, file=shown)
         console.print(snapshot_tables(make_snapshot(0.0, [card], []), "nats://x"))
         told = "2 x H100, 0.0 of 80.0 GiB free, triton, bfloat16"
+        assert "ready, decode" in shown.getvalue()
         assert (told in shown.getvalue()) == ("GPU" in shown.getvalue()) == is_shown
