@@ -2,7 +2,7 @@
 
 Some streams decode all the time; beside them prompts of thousands of tokens come one after the
 other. Two workers of a thread each do both, or one computes prompts and the other decodes, with a
-folder for keys and values between them. The arms take turns.
+folder for keys and values between them, or a folder each and TCP. The arms take turns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,8 +25,9 @@ import httpx
 import uvloop
 
 from bench.checkpoint import CONTEXT_LEN, ensure_checkpoint
+from bench.local_serve import LocalServe
 from bench.model_shape import LLAMA_135M
-from bench.served_workers import open_own_cluster, serve_workers
+from bench.served_workers import another_worker, open_own_cluster, serve_workers
 from deploy.local.ports import free_port
 from jetflock.bench.stage_summary import percentile
 from shared.broker.kv_bucket import readable
@@ -117,6 +119,20 @@ class Arm:
 
     name: str
     flags: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()  # flags of a worker that is started beside the first
+
+
+@contextmanager
+def serve_arm(arm: Arm, model: Path, nats_port: int) -> Iterator[LocalServe]:
+    """Two workers."""
+    named = (str(model), "--model-name", "bench")
+    num_workers = 1 if arm.other else 2
+    with ExitStack() as stack:
+        served = serve_workers(num_workers, nats_port, *named, *arm.flags, timeout_s=300)
+        serve = stack.enter_context(served)
+        if arm.other:
+            stack.enter_context(another_worker(nats_port, 2, *named, *arm.other))
+        yield serve
 
 
 async def share_found(nats_port: int) -> float:
@@ -160,13 +176,19 @@ def main(
     ensure_checkpoint(model)
     with tempfile.TemporaryDirectory(dir=folder) as kv_dir:
         apart = ("--decode-workers", "1", "--kv-disk-dir", f"{kv_dir}/kv")
-        arms = (Arm("two that do both"), Arm("one prefills, one decodes", apart))
-        named = (str(model), "--model-name", "bench")
+        bind = ("--kv-transfer-bind", "127.0.0.1:0")
+        sends = ("--role", "prefill", "--kv-disk-dir", f"{kv_dir}/sends", *bind)
+        fetches = ("--role", "decode", "--kv-disk-dir", f"{kv_dir}/fetches")
+        arms = (
+            Arm("two that do both"),
+            Arm("one prefills, one decodes", apart),
+            Arm("the same over TCP", sends, fetches),
+        )
         rounds: dict[Arm, list[Round]] = {arm: [] for arm in arms}
         for number in range(repeat):
             for arm in arms:
                 nats_port = free_port()
-                with serve_workers(2, nats_port, *named, *arm.flags, timeout_s=300) as serve:
+                with serve_arm(arm, model, nats_port) as serve:
                     result = Round()
                     load = Load(serve.port, result, number)
                     uvloop.run(load.run(streams, prompts, prompt_len))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 
@@ -24,6 +26,20 @@ def serve_workers(
     with local_serve(*flags, *ours, timeout_s=timeout_s) as serve:
         uvloop.run(_wait_for_workers(nats_port, num_workers))
         yield serve
+
+
+@contextmanager
+def another_worker(nats_port: int, num_workers: int, *argv: str) -> Iterator[None]:
+    """One more, which serve did not start; `num_workers` with it."""
+    command = [sys.executable, "-m", "jetflock", "worker", *argv, "--num-threads", "1"]
+    nats_url = ("--nats-url", f"nats://127.0.0.1:{nats_port}", "--log-level", "warning")
+    process = subprocess.Popen([*command, *nats_url])
+    try:
+        uvloop.run(_wait_for_workers(nats_port, num_workers))
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def open_own_cluster(nats_port: int) -> AbstractAsyncContextManager[Cluster]:
