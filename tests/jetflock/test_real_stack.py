@@ -165,6 +165,7 @@ async def test_a_stream_survives_the_order_to_kill_its_worker(scripted_stack: Lo
             found: list[dict[str, Any]] = [card for card in cards if card["running"]]
             if len(found) == 1:
                 return found[0]
+            await asyncio.sleep(0.3)
 
     async with Client(scripted_stack.nats_url) as client:
         params: dict[str, Any] = {"max_tokens": 500, "seed": 8, "ignore_eos": True}
@@ -276,11 +277,11 @@ async def test_a_schema_is_kept_over_nats(stack: LocalStack) -> None:
         )
         messages = [{"role": "user", "content": "Tell me about a dog."}]
         chat = await client.generate_async(
-            messages=messages, response_format={"type": "json_object"}, seed=6, max_tokens=400
+            messages=messages, response_format={"type": "json_object"}, seed=6, max_tokens=100
         )
         jsonschema.validate(json.loads(plain.text), PET_SCHEMA)
         if chat.finish_reason == "stop":
             assert isinstance(json.loads(chat.text), dict)
         with pytest.raises(ApiError) as caught:
-            await client.generate_async("A cat:", regex="(a{1000}){1000}")
+            await client.generate_async("A cat:", regex="(a")
         assert caught.value.status == 400
