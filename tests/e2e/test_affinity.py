@@ -77,7 +77,9 @@ async def test_offered_requests_have_the_same_text(pair: Pair) -> None:
     await assert_queue_empty(pair.stack)
 
 
-@pytest.mark.parametrize("fault", ["kill", "freeze", "stop"])
+@pytest.mark.parametrize(
+    "fault", ["kill", pytest.param("freeze", marks=pytest.mark.nightly), "stop"]
+)
 async def test_every_offered_request_is_answered_once(pair: Pair, fault: str) -> None:
     first: RoleProcess = pair.workers[0]
     expected = await pair.run_all()

@@ -211,6 +211,7 @@ async def until_fenced(stack: RoleStack) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.nightly  # by day: whose tokens they are, below
 async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
     stack: RoleStack,
 ) -> None:

@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.e2e]
 LONGEST_S = 25.0
 
 
-@pytest.mark.parametrize("trouble", ["stopped", "refused", "swallowed"])
+@pytest.mark.parametrize(
+    "trouble", ["stopped", pytest.param("refused", marks=pytest.mark.nightly), "swallowed"]
+)
 async def test_every_role_leaves_in_time(tmp_path: Path, trouble: str) -> None:
     nats = NatsServer(tmp_path / "nats")
     nats.start()

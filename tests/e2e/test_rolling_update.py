@@ -148,6 +148,7 @@ async def test_what_is_handed_over_in_the_middle_goes_on_with_the_old_weights(
     assert {stream.finish_reason for stream in streams} == {"length"}
 
 
+@pytest.mark.nightly
 async def test_a_worker_killed_while_it_is_updated(stack: RoleStack, new_model: Path) -> None:
     """Its streams go on with the old weights; whoever takes its place has the new ones."""
     workers = [start_worker(stack) for _ in range(2)]

@@ -20,7 +20,7 @@ from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, RoleStack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration]
 
-NUM_EXAMPLES = 30
+NUM_EXAMPLES = 20
 LOGPROB_TOLERANCE = 1e-3  # two runs share their steps with different requests
 
 texts = st.sampled_from(["Tell me a story.", "1 + 1 =", "Once upon a time", "Name a colour é 🙂"])

@@ -135,7 +135,15 @@ def test_the_load_generator(stack: LocalStack, tmp_path: Path, endpoint: str) ->
     assert stage["output_tokens"] == (0 if endpoint == "embeddings" else 48)
 
 
-@pytest.mark.parametrize("role", ["worker", "frontend", "detok", "nats-server"])
+@pytest.mark.parametrize(
+    "role",
+    [
+        "worker",
+        pytest.param("frontend", marks=pytest.mark.nightly),
+        pytest.param("detok", marks=pytest.mark.nightly),
+        "nats-server",
+    ],
+)
 async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role: str) -> None:
     async with Client(scripted_stack.nats_url) as client:
         params: dict[str, Any] = {"max_tokens": 100, "seed": 7, "ignore_eos": True}

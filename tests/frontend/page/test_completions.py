@@ -74,7 +74,7 @@ def test_tokens_are_read_by_the_keyboard_and_the_prompt_too(page: Page) -> None:
     assert page.locator(TOKENS).all_text_contents() == texts
 
 
-@pytest.mark.parametrize("is_echoed", [False, True])
+@pytest.mark.parametrize("is_echoed", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_text_is_forked_at_a_token(page: Page, is_echoed: bool) -> None:
     page.fill("#completion-prompt", "Once upon a time")
     page.fill("#completion-temperature", "1")
