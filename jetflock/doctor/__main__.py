@@ -57,12 +57,13 @@ def main(model: str | None = None, /, config: Annotated[DoctorConfig, FLAT] = _D
     raise SystemExit(int(any(finding.verdict is Verdict.FAIL for finding in seen)))
 
 
-def _of_what_runs(config: DoctorConfig) -> DoctorConfig:
+def of_what_runs(config: DoctorConfig) -> DoctorConfig:
     """That of the `jetflock serve` that is meant: by its folder or port, else the only one."""
     stacks = running_stacks()
-    if config.data_dir is not None or config.port != DoctorConfig.port:
-        folder = str(_data_folder(config))
-        stacks = [stack for stack in stacks if stack.data_dir == folder]
+    if config.data_dir is not None:
+        stacks = [stack for stack in stacks if stack.data_dir == str(_data_folder(config))]
+    elif config.port != DoctorConfig.port:
+        stacks = [stack for stack in stacks if urlsplit(stack.url).port == config.port]
     if config.nats_url or not stacks:
         return config
     stack = choose_stack(stacks, "--nats-url", lambda each: each.nats_url)
@@ -80,7 +81,7 @@ def _data_folder(config: DoctorConfig) -> Path:
 
 
 def _findings(model: str | None, config: DoctorConfig) -> Iterator[Finding]:
-    config = _of_what_runs(config)
+    config = of_what_runs(config)
     yield from machine_findings(config.host, config.port)
     yield from disk_findings(_data_folder(config), config)
     if config.kv_disk_dir is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.running_stack import RunningStack, announced
 from jetflock.doctor import machine_checks
+from jetflock.doctor.__main__ import DoctorConfig, of_what_runs
 from jetflock.doctor.finding import Finding, Verdict
 from jetflock.doctor.machine_checks import (
     disk_findings,
@@ -210,6 +213,19 @@ def test_a_port_that_another_program_holds_is_told() -> None:
         found = of("port", machine_findings("127.0.0.1", port))
     assert found.verdict is Verdict.FAIL
     assert "--port" in found.remedy
+
+
+def test_a_service_is_found_by_its_port_wherever_its_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with contextlib.ExitStack() as services:
+        for port, folder in ((8123, "/srv/one"), (8124, "/srv/two")):
+            url, nats_url = f"http://127.0.0.1:{port}", f"nats://127.0.0.1:{port - 4000}"
+            stack = RunningStack(port, url, nats_url, "jf", "m", 0.0, folder)
+            services.enter_context(announced(stack))
+        found = of_what_runs(DoctorConfig(port=8124))
+    assert (found.nats_url, found.data_dir) == ("nats://127.0.0.1:4124", Path("/srv/two"))
 
 
 def test_a_disk_without_room_is_told(tmp_path: Path) -> None:
