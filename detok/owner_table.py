@@ -98,7 +98,7 @@ class OwnerTable:
         value = FREE if owner is None else encode(owner)
         return await self._bucket.put_if(str(partition), value, revision)
 
-    async def bury(self, holder: str) -> None:
+    async def free_those_of(self, holder: str) -> None:
         """Free all that a dead detokenizer held. Raises BrokerError."""
         survey = await self.survey()
         for nonce, lease in survey.leases.items():

@@ -20,7 +20,7 @@ from detok.fence_notices import FenceNotices
 from detok.floor_keeper import FloorKeeper, LowestPoint
 from detok.lease import Tenure
 from detok.partial_requests import PartialRequests, SeenEntry, SeenRecord, UnknownRequest
-from detok.replay_desk import ReplayDesk, WaitingSubjects
+from detok.replay_service import ReplayService, WaitingSubjects
 from detok.text_outbox import TextOutbox, UntoldText
 from detok.tokenizer_cache import TokenizerCache
 from detok.worker_watch import Holders, WorkerWatch
@@ -82,7 +82,7 @@ class Partition:
         self.is_caught_up = False
         self._num_doubts = 0  # messages of a newer build, of which the level has not been read
         self._told_seq = 0  # the frame that was complained of last
-        self._desk = ReplayDesk(
+        self._replays = ReplayService(
             services.cluster,
             services.tokenizers,
             self._waiting,
@@ -178,7 +178,7 @@ class Partition:
 
     async def _on_replay(self, message: Msg) -> None:
         if not self.tenure.is_over:
-            self._spawn(self._desk.answer(message))
+            self._spawn(self._replays.answer(message))
 
     # Reading
 

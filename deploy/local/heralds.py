@@ -76,4 +76,4 @@ async def _on_all_sides(sides: ServiceSides, act: Callable[[Cluster], Awaitable[
 
 async def _forget(detok_id: str, cluster: Cluster) -> None:
     await cluster.bucket(cluster.subjects.roles_bucket).delete(detok_id)
-    await OwnerTable(cluster.js, cluster.subjects).bury(detok_id)
+    await OwnerTable(cluster.js, cluster.subjects).free_those_of(detok_id)

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
 from detok.owner_table import OwnerTable
-from detok.replay_desk import read_done
+from detok.replay_service import read_done
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.cluster import Cluster, open_cluster

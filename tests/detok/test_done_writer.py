@@ -14,7 +14,7 @@ from detok import done_writer
 from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.done_writer import DoneWriter, done_of
-from detok.replay_desk import read_done
+from detok.replay_service import read_done
 from shared.broker import piece_chain
 from shared.broker.jetstream import PubAck, StoredMessage
 from shared.broker.piece_chain import PieceChain

@@ -10,7 +10,7 @@ import pytest
 
 from detok.config import DetokConfig
 from detok.detokenizer import Detokenizer
-from detok.replay_desk import read_done
+from detok.replay_service import read_done
 from shared.cluster import open_cluster
 from shared.errors import OutdatedBuild
 from shared.protocol.finish import Finish, FinishReason

@@ -323,12 +323,12 @@ async def test_two_that_wait_while_nothing_is_stored_take_nothing_from_each_othe
         assert min(a.num_valid, b.num_valid) >= 2
 
 
-async def test_bury_frees_what_one_holder_had(cluster: Cluster, table: OwnerTable) -> None:
+async def test_what_one_holder_had_is_freed(cluster: Cluster, table: OwnerTable) -> None:
     for name in ("dead", "living"):
         await table.write_lease(LeaseRecord(name, f"n-{name}", 1000), 0)
     for partition, name in enumerate(("dead", "living", "dead")):
         await table.write_owner(partition, PartitionOwner(name, f"n-{name}"), 0)
-    await table.bury("dead")
+    await table.free_those_of("dead")
     survey = await table.survey()
     assert set(survey.leases) == {"n-living"}
     assert survey.ended == {"n-dead"}

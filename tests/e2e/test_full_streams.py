@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from detok.replay_desk import read_done
+from detok.replay_service import read_done
 from shared.broker.piece_chain import PieceChain
 from shared.protocol.finish import FinishReason
 from shared.storage.stream_room import ADMISSION_MARK, ENGINE_MARK

@@ -94,7 +94,7 @@ class ControlledWorker(Protocol):
 
 
 class Control:
-    """One wish after the other. What takes long is begun here, and seen in the worker card."""
+    """One order after the other. What takes long is begun here, and seen in the worker card."""
 
     def __init__(
         self,

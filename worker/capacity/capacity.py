@@ -148,7 +148,7 @@ class Capacity:
         self._unreserved = asyncio.Event()
         self._unreserved.set()
         self.is_closed = False
-        self.is_paused = False  # an operator's wish: what is here goes on, nothing is added
+        self.is_paused = False  # by an operator's order: what is here goes on, nothing is added
         self.is_quarantined = False  # one request has the worker for itself
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ from shared.token_log.ownership import StoredRecord
 from worker.claims.claim_steps import (
     AgeOf,
     ClaimStep,
-    Condemned,
     Failed,
+    GivenUp,
     Isolate,
     Look,
     Lost,
@@ -276,7 +276,7 @@ class ClaimFlow:
         progress_epoch = self._prefix.progress_epoch
         crashes = crashes_in_a_row(with_ours.records, progress_epoch)
         if is_poison(crashes):
-            return Condemned(crashes, cost)
+            return GivenUp(crashes, cost)
         epoch = self._ours.seq
         pin = pinned_revision(self.request, self._past.records, progress_epoch)
         if pin is not None and pin != self._claimant.weights.revision:

@@ -120,7 +120,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Condemned:
+class GivenUp:
     """The claim is stored, and nobody shall run it again."""
 
     crashes: tuple[Crash, ...]
@@ -171,5 +171,5 @@ class Failed:
 
 
 Question = Look | WhoServes | WhoHolds | AgeOf | ReadPast | StoreClaim | StoreEnd  # to the broker
-Ending = Run | Condemned | Over | Postponed | Lost | OtherWeights | Released | Failed
+Ending = Run | GivenUp | Over | Postponed | Lost | OtherWeights | Released | Failed
 ClaimStep = Question | Taken | Isolate | SeeRoom | Ending

@@ -16,9 +16,9 @@ from worker.capacity.capacity import Capacity
 from worker.claims.claim_flow import ClaimFlow
 from worker.claims.claim_steps import (
     ClaimStep,
-    Condemned,
     Ending,
     Failed,
+    GivenUp,
     Isolate,
     Lost,
     OtherWeights,
@@ -126,7 +126,7 @@ class Taker:
         match ending:
             case Run(taken=taken, prompt=prompt):
                 self._start(held, taken, prompt)
-            case Condemned(crashes=crashes, cost=cost):
+            case GivenUp(crashes=crashes, cost=cost):
                 held.cost.claimed(cost)
                 await self._dead_letters.give_up(held, crashes)
             case Over(why=why):

@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 class DeadLetters:
     """First the copy, then the `end`, then the acknowledgement: dying in between repeats steps
-    that may be repeated, and the request stays condemned.
+    that may be repeated, and the request stays given up.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ from worker.claims.claim_flow import Claimant, ClaimFlow, RespectedClaims
 from worker.claims.claim_steps import (
     AgeOf,
     ClaimStep,
-    Condemned,
     Failed,
+    GivenUp,
     Isolate,
     Look,
     Lost,
@@ -333,12 +333,12 @@ def test_beyond_its_deadline_it_is_ended_wherever_its_log_stands(
     assert step == StoreEnd(end, Over("its deadline has passed"), is_ours=True)
 
 
-def test_three_crashes_one_of_them_alone_condemn_it() -> None:
+def test_three_crashes_one_of_them_alone_end_it() -> None:
     *before, last = CRASHES
     alone = claim("c", after_death=True, is_alone=True)
-    condemned = take_over(make_flow(), fold_of(), *before, alone)
-    assert isinstance(condemned, Condemned)
-    assert [crash.worker for crash in condemned.crashes] == ["a", "b", "c"]
+    given_up = take_over(make_flow(), fold_of(), *before, alone)
+    assert isinstance(given_up, GivenUp)
+    assert [crash.worker for crash in given_up.crashes] == ["a", "b", "c"]
     assert isinstance(take_over(make_flow(), fold_of(), *before, last), Taken)
     assert isinstance(take_over(make_flow(), fold_of("x", 30), *before, alone), Taken), "progress"
 

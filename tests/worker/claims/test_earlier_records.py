@@ -161,7 +161,7 @@ def test_two_crashes_make_a_suspect(num_crashes: int, expected: bool) -> None:
     assert is_suspect(crashes_in_a_row(log_of(*records), NO_PROGRESS)) is expected
 
 
-def test_who_was_never_alone_is_never_condemned() -> None:
+def test_who_was_never_alone_is_never_given_up() -> None:
     """Nine workers died under it, and somebody else may have done it each time."""
     records = [claim("first"), *(claim(f"w{n}", after_death=True) for n in range(9))]
     crashes = crashes_in_a_row(log_of(*records), NO_PROGRESS)
@@ -170,7 +170,7 @@ def test_who_was_never_alone_is_never_condemned() -> None:
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_the_third_crash_condemns_who_was_alone(is_alone: bool) -> None:
+def test_the_third_crash_ends_who_was_alone(is_alone: bool) -> None:
     records = (
         claim("a"),
         claim("b", after_death=True),
@@ -182,7 +182,7 @@ def test_the_third_crash_condemns_who_was_alone(is_alone: bool) -> None:
     assert is_poison(crashes_in_a_row(log_of(*records), NO_PROGRESS)) is is_alone
 
 
-def test_two_crashes_do_not_condemn_even_alone() -> None:
+def test_two_crashes_end_nobody_even_alone() -> None:
     records = (claim("a", is_alone=True), claim("b", after_death=True, is_alone=True))
     crashes = crashes_in_a_row(log_of(*records, claim("c", after_death=True)), NO_PROGRESS)
     assert len(crashes) == 2

@@ -1,4 +1,4 @@
-"""Requests that kill their workers: quarantined, condemned, buried; neighbours go on."""
+"""Requests that kill their workers: quarantined, then kept as dead letters; neighbours go on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.time_to_err import time_to_err
 from tests.worker.claims.test_claimer import make_claimer, take_by
 from tests.worker.io_stage import Stage, eventually, eventually_async, ids, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
-from worker.claims.claim_steps import Condemned, SeeRoom, Taken
+from worker.claims.claim_steps import GivenUp, SeeRoom, Taken
 from worker.engine_link.engine_messages import EngineFailed
 from worker.held.held_request import HoldState
 
@@ -112,7 +112,7 @@ async def test_a_crash_alone_is_the_last(stage: Stage) -> None:
     assert isinstance(await claimer.claim_alone(flow, flow.claim_alone()), SeeRoom)
     assert flow.taken.epoch > taken.epoch > last
     result = await take_by(make_claimer(stage, "w3"), request, await stage.redeliver(delivery))
-    assert isinstance(result, Condemned)
+    assert isinstance(result, GivenUp)
     assert [crash.was_alone for crash in result.crashes] == [False] * 4 + [True]
 
 
@@ -386,7 +386,7 @@ async def test_the_third_crash_ends_it(stage: Stage, monkeypatch: pytest.MonkeyP
     assert all(crash.engine_only for crash in dead.crashes)
 
 
-async def test_neighbours_of_all_crashes_are_never_condemned(
+async def test_neighbours_of_all_crashes_are_never_given_up(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two requests die together, three times in a row; then one of them makes a token."""

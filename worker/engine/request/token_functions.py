@@ -24,7 +24,7 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class FunctionAnswer:
     """What one function says at one place."""
 
     token_ids: Ids
@@ -72,27 +72,27 @@ class BoundFunction:
     function: TokenFunction
     params: str  # JSON: it gets an object of its own each time
 
-    def wish(
+    def ask(
         self, prompt_ids: Sequence[int], output_ids: Sequence[int], vocab_size: int
-    ) -> Wish | None:
+    ) -> FunctionAnswer | None:
         """Raises ProcessorFault for whatever it does wrong."""
         try:
             answer = self.function(json.loads(self.params), prompt_ids, output_ids)
-            return None if answer is None else _wish(answer, vocab_size)
+            return None if answer is None else _checked(answer, vocab_size)
         except Exception as exc:  # whatever a program of somebody else may do
             raise ProcessorFault(
                 f"the logits processor {self.name!r} failed: {type(exc).__name__}: {exc}"[:300]
             ) from exc
 
 
-def _wish(answer: Mapping[int, float] | Collection[int], vocab_size: int) -> Wish:
+def _checked(answer: Mapping[int, float] | Collection[int], vocab_size: int) -> FunctionAnswer:
     """Raises ValueError or TypeError."""
     ids = np.fromiter(answer, np.int64, len(answer))
     if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
         raise ValueError(f"token ids are 0 to {vocab_size - 1}, not {ids.min()} to {ids.max()}")
     if not isinstance(answer, Mapping):
-        return Wish(np.unique(ids), None)
+        return FunctionAnswer(np.unique(ids), None)
     values = np.fromiter(answer.values(), np.float32, len(ids))
     if not (values < np.inf).all():
         raise ValueError("what is added to a logit must be a number or -inf")
-    return Wish(ids, values)
+    return FunctionAnswer(ids, values)

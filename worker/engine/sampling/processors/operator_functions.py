@@ -11,15 +11,15 @@ import torch
 from shared.errors import ProcessorFault
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import SamplePoint
-from worker.engine.request.token_functions import Wish
+from worker.engine.request.token_functions import FunctionAnswer
 from worker.engine.sampling.logits_processor import LogitChange, LogitPlace, RowPoint, Vocabulary
 from worker.engine.sampling.processors.token_rules import Allowed, TokenBias
 
-_NOTHING = Wish(np.zeros(0, np.int64), None)
+_NOTHING = FunctionAnswer(np.zeros(0, np.int64), None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class _Applied:
     added: TokenBias
     allowed: Allowed
 
@@ -39,34 +39,34 @@ class OperatorFunctions:
         return bool(req.functions)
 
     def change(self, points: Sequence[RowPoint], vocabulary: Vocabulary) -> LogitChange | None:
-        added: list[tuple[int, Wish]] = []
+        added: list[tuple[int, FunctionAnswer]] = []
         allowed: list[tuple[int, torch.Tensor]] = []
         for row, point in points:
-            for wish in _wishes(point, vocabulary.size):
-                if wish.values is None:
-                    allowed.append((row, torch.from_numpy(wish.token_ids)))
-                elif len(wish.token_ids):
-                    added.append((row, wish))
+            for answer in _answers(point, vocabulary.size):
+                if answer.values is None:
+                    allowed.append((row, torch.from_numpy(answer.token_ids)))
+                elif len(answer.token_ids):
+                    added.append((row, answer))
         if not added and not allowed:
             return None
-        return _Wishes(_bias(added), Allowed(allowed))
+        return _Applied(_bias(added), Allowed(allowed))
 
 
-def _wishes(point: SamplePoint, vocab_size: int) -> list[Wish]:
+def _answers(point: SamplePoint, vocab_size: int) -> list[FunctionAnswer]:
     req = point.req
     output_ids = (*req.token_ids[req.num_prompt_tokens :], *point.draft_ids)
     try:
-        wishes = [each.wish(req.prompt_ids, output_ids, vocab_size) for each in req.functions]
+        answers = [each.ask(req.prompt_ids, output_ids, vocab_size) for each in req.functions]
     except ProcessorFault as exc:
         req.fault = str(exc)
         return [_NOTHING]
-    return [wish for wish in wishes if wish is not None]
+    return [answer for answer in answers if answer is not None]
 
 
-def _bias(added: list[tuple[int, Wish]]) -> TokenBias:
-    rows = [np.full(len(wish.token_ids), row, np.int64) for row, wish in added]
-    ids = [wish.token_ids for _, wish in added]
-    values = [wish.values for _, wish in added if wish.values is not None]
+def _bias(added: list[tuple[int, FunctionAnswer]]) -> TokenBias:
+    rows = [np.full(len(answer.token_ids), row, np.int64) for row, answer in added]
+    ids = [answer.token_ids for _, answer in added]
+    values = [answer.values for _, answer in added if answer.values is not None]
     return TokenBias(
         torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *rows])),
         torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *ids])),

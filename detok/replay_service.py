@@ -66,7 +66,7 @@ class WaitingSubjects:
         return subject if time.monotonic() - asked_at < _WAITING_TTL_S else None
 
 
-class ReplayDesk:
+class ReplayService:
     """`find` gives the live request, and `is_caught_up` whether the log is read to its end."""
 
     def __init__(
