@@ -1,4 +1,4 @@
-"""For a worker that is started before NATS is up: it loads meanwhile, and goes on when it may."""
+"""Holds a worker that is started before NATS is up: it loads meanwhile, and goes on when it may."""
 
 from __future__ import annotations
 

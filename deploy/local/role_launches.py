@@ -86,7 +86,7 @@ class RoleLaunches:
         return Launch([*self._programs.admin, *argv], env)
 
     def worker(self, worker_idx: int) -> Callable[[], Launch]:
-        """Of the worker with this index."""
+        """The command of the worker with this index."""
 
         def launch() -> Launch:
             config, worker_id = self._config, new_incarnation("worker")

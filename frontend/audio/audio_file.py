@@ -115,7 +115,7 @@ def check_duration(seconds: float, max_s: float) -> None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Of one that is cut, or whose writer did not know its length, what is there."""
+    """The chunks of a file; where it is cut, or does not know its length, what is there."""
     place = 12
     while place + 8 <= len(data):
         name, (num_bytes,) = data[place : place + 4], struct.unpack_from("<I", data, place + 4)

@@ -167,7 +167,7 @@ class HopView(ClusterStruct, frozen=True, kw_only=True):
 
 
 class RequestPath(ClusterStruct, frozen=True, kw_only=True):
-    """Of each choice of a request the workers that had it, oldest first."""
+    """The workers that had each choice of a request, oldest first."""
 
     rid: str
     paths: list[list[HopView]]

@@ -73,7 +73,7 @@ class Prompt:
 
     @property
     def num_audio_tokens(self) -> int:
-        """Of the audio of a chat."""
+        """The tokens that the audio of a chat takes."""
         return sum(each.num_tokens for each in self.images if each.num_sound_frames)
 
 
@@ -121,7 +121,7 @@ class Caller:
     unknown: UnknownFields = field(default_factory=UnknownFields)  # of its body, as they are met
 
     def later(self, waited_s: float) -> Self:
-        """With what is left to it of its times."""
+        """The same caller, with what is left to it of its times."""
         return replace(
             self,
             deadline_s=max(_SOON_S, self.deadline_s - waited_s),
@@ -249,7 +249,7 @@ class Job:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Of all prompts, with what a fork begins with: tokens that nobody has to make."""
+        """The tokens of all prompts, and those that a fork begins with: nobody has to make them."""
         num_given = 0 if self.fork is None else self.fork.num_given
         return num_given + sum(len(prompt.token_ids) for prompt in self.prompts)
 

@@ -20,7 +20,7 @@ from shared.status.health import LIVE_PATH, READY_PATH, HealthAnswer, live_answe
 
 
 class Version(WireStruct, frozen=True, kw_only=True):
-    """Of this server."""
+    """The version of this server."""
 
     version: str
 

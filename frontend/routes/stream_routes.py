@@ -101,5 +101,5 @@ class StreamRoutes:
 
 
 def _is_set(flag: str) -> bool:
-    """Of a query."""
+    """Whether a parameter of the query says yes."""
     return flag.lower() not in ("false", "0")

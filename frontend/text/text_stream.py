@@ -174,7 +174,7 @@ class TextStream:
         return reply.answer is not None or reply.surface is Surface.GENERATE_SO_FAR
 
     def hold_back(self, text_len: int, text_checksum: int) -> None:
-        """Of what was taken only so much has been told: `mark` describes that."""
+        """Notes how much of what was taken has been told: `mark` describes that."""
         self._taken_len, self._taken_checksum = text_len, text_checksum
 
     @property

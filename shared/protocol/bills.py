@@ -100,7 +100,7 @@ class UsageSum(msgspec.Struct, array_like=True):
 
 
 class UsagePart(msgspec.Struct, frozen=True):
-    """Of one day and a part of the tenants, in KV: whoever sums begins here."""
+    """The sums of one day and a part of the tenants, in KV: whoever sums begins here."""
 
     stream: str  # when the stream of bills was made: in another one `seq` means nothing
     seq: int  # all bills up to there are in it

@@ -36,7 +36,7 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EmbedsDtype(enum.StrEnum):
-    """Of the numbers of embeddings, little-endian."""
+    """How the numbers of embeddings are stored, little-endian."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"

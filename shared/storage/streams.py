@@ -227,7 +227,7 @@ def _message_streams(config: ClusterConfig, subjects: Subjects) -> Iterator[dict
 
 
 def _key_streams(config: ClusterConfig, subjects: Subjects) -> Iterator[dict[str, Any]]:
-    """Of the KV buckets."""
+    """The streams of the KV buckets."""
     ttls_s = {
         subjects.workers_bucket: HEARTBEAT_TTL_S,
         subjects.roles_bucket: HEARTBEAT_TTL_S,
@@ -257,7 +257,7 @@ def _key_streams(config: ClusterConfig, subjects: Subjects) -> Iterator[dict[str
 
 
 def _object_streams(config: ClusterConfig, subjects: Subjects) -> Iterator[dict[str, Any]]:
-    """Of the object stores."""
+    """The streams of the object stores."""
     files_ns = int(config.files_ttl_s * _NS)
     limits = {
         subjects.objects_bucket: {"max_bytes": config.objects_max_bytes},

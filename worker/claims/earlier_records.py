@@ -72,7 +72,7 @@ class EarlierRecords:
 
     @property
     def num_cached_tokens(self) -> int | None:
-        """Of the prompt, for the first run, as the last release that knows it told."""
+        """Those of the prompt in its first run, as the last release that knows them says."""
         releases = (it.record for it in reversed(self.records) if isinstance(it.record, Release))
         told = (release.num_cached_tokens for release in releases)
         return next((num for num in told if num is not None), None)

@@ -20,8 +20,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def run_program(argv: list[str], run: Callable[[str, EngineChannel], None]) -> int:
-    """Of `SOCKET_FD CONFIG_JSON`. `run` is given the configuration and the channel; it ends with
-    ChannelClosed, or with what went wrong.
+    """Runs a program that is started with `SOCKET_FD CONFIG_JSON`. `run` is given the configuration
+    and the channel; it ends with ChannelClosed, or with what went wrong.
 
     Returns the exit code: 0 when the I/O process closed the socket.
     """

@@ -190,5 +190,5 @@ class EngineMaker:
 
     @property
     def pid(self) -> int:
-        """Of the last one; 0: none was started."""
+        """The process id of the last engine; 0: none was started."""
         return 0 if self._last is None or not self._last.is_started else self._last.pid

@@ -10,7 +10,7 @@ DraftKind = Literal["model", "eagle3", "mtp"]
 
 
 class TrainConfig(msgspec.Struct, frozen=True):
-    """Of one draft model, or head."""
+    """How one draft model, or head, is trained."""
 
     model_path: str  # that it is to guess for
     prompts: str  # JSON lines, each with "messages" or "prompt"

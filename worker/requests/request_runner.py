@@ -207,7 +207,7 @@ class RequestRunner:
 
     @property
     def work_done(self) -> WorkDone:
-        """For the worker card."""
+        """What the worker card says of work done."""
         self.parts.runs.flush()
         return self.parts.runs.meter.done(self._metrics, self._engine.load)
 

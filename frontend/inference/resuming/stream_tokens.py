@@ -12,7 +12,7 @@ from shared.protocol.text import TextChunk
 
 
 class RunTimes(WireStruct, frozen=True, kw_only=True):
-    """Of the worker that finished it."""
+    """The times of the worker that finished it."""
 
     queue_s: Amount  # inside of it, before the first step
     prefill_s: Amount  # from there to the first token
@@ -24,7 +24,7 @@ class RunTimes(WireStruct, frozen=True, kw_only=True):
 
 
 class StreamTokens(WireStruct, frozen=True, kw_only=True):
-    """Of a request that waits, runs, or is over."""
+    """The tokens of a request that waits, runs, or is over."""
 
     id: str
     choice: Count

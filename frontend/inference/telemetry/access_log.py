@@ -46,7 +46,7 @@ def log_finished(
 
 
 def _trace_id(generation: Generation) -> str | None:
-    """Of our own span, or of the trace that the client names."""
+    """The id of our own span's trace, or of the one that the client names."""
     trace = generation.span.context or generation.reply.trace
     return None if trace is None else trace.trace_id
 

@@ -21,7 +21,7 @@ log = get_logger(__name__)
 
 
 class BatchMark(msgspec.Struct, frozen=True):
-    """Of a batch that is not over; a key of the bucket `batches`."""
+    """The mark of a batch that is not over: a key of the bucket `batches`."""
 
     owner: str
     driver: str  # the frontend that drives it; "": nobody

@@ -9,7 +9,7 @@ from frontend.text.wire_struct import Count, WireStruct
 
 
 class TextClass(WireStruct, frozen=True, kw_only=True):
-    """Of one input."""
+    """The class of one input."""
 
     index: Count
     label: str | None  # the likeliest; null: the model's labels have changed since
@@ -29,7 +29,7 @@ class ClassList(WireStruct, frozen=True, kw_only=True):
 
 
 class PooledVector(WireStruct, frozen=True, kw_only=True):
-    """Of one input: a vector, or one of each token. In base64 it is little-endian float32."""
+    """The vector of one input, or one of each token. In base64 it is little-endian float32."""
 
     object: Literal["pooling"]
     index: Count

@@ -22,14 +22,14 @@ class OllamaFields(msgspec.Struct, omit_defaults=True):
 
 
 class OllamaChatBody(OllamaFields, omit_defaults=True):
-    """Of /api/chat."""
+    """The body of /api/chat."""
 
     messages: list[OllamaTurn] | None = None
     tools: ChatTools | None = None
 
 
 class OllamaGenerateBody(OllamaFields, omit_defaults=True):
-    """Of /api/generate."""
+    """The body of /api/generate."""
 
     prompt: str | None = None
     suffix: str | None = None
@@ -39,7 +39,7 @@ class OllamaGenerateBody(OllamaFields, omit_defaults=True):
 
 
 class OllamaEmbedBody(msgspec.Struct, omit_defaults=True):
-    """Of /api/embed."""
+    """The body of /api/embed."""
 
     model: str | None = None
     input: Any = None
@@ -48,7 +48,7 @@ class OllamaEmbedBody(msgspec.Struct, omit_defaults=True):
 
 
 class OllamaShowBody(msgspec.Struct, omit_defaults=True):
-    """Of /api/show."""
+    """The body of /api/show."""
 
     model: str | None = None
     name: str | None = None  # its older name

@@ -129,7 +129,7 @@ class OllamaShown(WireStruct, frozen=True, kw_only=True):
 
 
 class OllamaVersion(WireStruct, frozen=True, kw_only=True):
-    """Of Ollama's API, and of this server."""
+    """The versions of Ollama's API and of this server."""
 
     version: str
     jetflock: str

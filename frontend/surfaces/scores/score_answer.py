@@ -12,7 +12,7 @@ from shared.protocol.reply import ScoreMethod
 
 
 class Score(WireStruct, frozen=True, kw_only=True):
-    """Of one pair of texts."""
+    """The score of one pair of texts."""
 
     index: Count
     object: Literal["score"]

@@ -65,7 +65,7 @@ class BlockRows(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of its codes."""
+        """The shape of its codes."""
         num_blocks = self.rows.shape[1] * self.rows.itemsize // self.format.num_bytes
         return len(self.rows) * len(self.format.places), num_blocks * self.format.num_values
 

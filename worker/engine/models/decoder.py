@@ -287,7 +287,7 @@ def make_layer(
     ops: LayerOps,
     layer_id: int,
 ) -> Layer:
-    """With a mixer, an MLP, or both."""
+    """Makes a layer with a mixer, an MLP, or both."""
     if mixer is None or mlp is None:
         return SingleLayer(make_norm(config, weights.before_attention, ops), mixer, mlp)
     kept_inputs = config.kept_inputs[layer_id] if config.kept_inputs else None
@@ -297,7 +297,7 @@ def make_layer(
 def make_mixers(
     config: DecoderConfig, weights: DecoderWeights, ops: LayerOps
 ) -> Iterator[Mixer | None]:
-    """By layer; None: it has an MLP alone."""
+    """The mixers by layer; None: it has an MLP alone."""
     state_ids = count()
     for layer_id, attention_id in enumerate(config.attention_ids):
         mixers: list[Mixer] = []
@@ -336,7 +336,7 @@ def make_mlps(
     ops: LayerOps,
     maker: ExpertMaker | None,
 ) -> Iterator[Mlp | None]:
-    """By layer; None: it has a mixer alone."""
+    """The MLPs by layer; None: it has a mixer alone."""
     maker = maker or DenseExpertMaker(ops.linears)
     for layer_id, experts in enumerate(config.experts or (None,) * config.num_layers):
         mlp = config.mlp_of(layer_id)

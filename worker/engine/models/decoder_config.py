@@ -136,12 +136,12 @@ class DecoderConfig(ModelConfig):
 
     @property
     def num_positions(self) -> int:
-        """For which it has embeddings."""
+        """The positions for which it has embeddings."""
         return self.max_context_len + (self.position_offset or 0)
 
     @property
     def num_projection_values(self) -> int:
-        """Of all layers' matrices: without embeddings, head, norms and biases."""
+        """The values of all layers' matrices: without embeddings, head, norms and biases."""
         mlp_size = self.mlp.num_projections * self.hidden_size
         experts_size = sum(each.num_projection_values for each in self.experts if each)
         dense_sizes = [
@@ -161,7 +161,7 @@ class DecoderConfig(ModelConfig):
 
     @property
     def _shared_size(self) -> int | None:
-        """Of blocks that layers share, and what each layer adds to them."""
+        """The values of blocks that layers share, and of what each layer adds to them."""
         shared, size = self.shared_blocks, self.hidden_size
         if shared is None:
             return None
@@ -185,12 +185,12 @@ class DecoderConfig(ModelConfig):
 
     @property
     def has_gates_apart(self) -> bool:
-        """Of attention: in a module of their own."""
+        """Whether the gates of attention are in a module of their own."""
         return len(self.stored_qkv) > len(QKV_PARTS)
 
     @property
     def has_gates_behind_queries(self) -> bool:
-        """Each behind its head's."""
+        """Whether each gate of attention lies behind the queries of its head."""
         return self.has_attention_gate and not self.has_gates_apart
 
     def has_keys_as_values(self, attention_id: int) -> bool:
@@ -203,7 +203,7 @@ class DecoderConfig(ModelConfig):
 
     @property
     def attention_ids(self) -> tuple[int | None, ...]:
-        """By layer, its place among those that attend; None: it does not."""
+        """The place of each layer among those that attend; None: it does not."""
         ids = count()
         attends = self.attends or (True,) * self.num_layers
         return tuple(next(ids) if each else None for each in attends)
@@ -231,13 +231,13 @@ class DecoderConfig(ModelConfig):
 
     @property
     def has_own_head(self) -> bool:
-        """Of as many rows as there are tokens, beside the embeddings."""
+        """Whether it has a head of as many rows as there are tokens, beside the embeddings."""
         is_of_tokens = self.has_head and not is_classifier(self.architecture)
         return is_of_tokens and not self.has_tied_embeddings
 
     @property
     def head_name(self) -> str | None:
-        """Of the tensor that is multiplied for logits of tokens; None: there are none."""
+        """The tensor that is multiplied for logits of tokens; None: there are none."""
         if not self.has_head or is_classifier(self.architecture):
             return None
         return "model.embed_tokens.weight" if self.has_tied_embeddings else "lm_head.weight"
@@ -402,7 +402,7 @@ def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
 
 
 def _counted(model: DecoderConfig) -> DecoderConfig:
-    """With its number of parameters, but for norms and biases."""
+    """`model` with its number of parameters, but for norms and biases."""
     num_positions = 0 if model.position_offset is None else model.num_positions
     num_rows = (1 + model.has_own_head) * model.vocab_size + num_positions
     embeddings_size = num_rows * model.hidden_size
@@ -539,8 +539,8 @@ def windows_of_types(
 
 
 def keys_of_earlier_layers(config: ConfigFile, types: list[str]) -> list[int | None]:
-    """By layer: of the last `num_kv_shared_layers` each sees the keys and values of the last layer
-    of its type before them; None: its own. Raises ConfigError.
+    """By layer, whose keys and values it sees: each of the last `num_kv_shared_layers` those of the
+    last layer of its type before them; None: its own. Raises ConfigError.
     """
     num_sharing = config.integer("num_kv_shared_layers", 0, least=0)
     own_types = types[: len(types) - num_sharing]

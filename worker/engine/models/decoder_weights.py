@@ -22,13 +22,13 @@ from worker.engine.models.rotary import head_order
 
 
 class Projection(NamedTuple):
-    """Of a linear layer."""
+    """The weight of a linear layer, and its bias."""
 
     weight: torch.Tensor | ScaledWeight  # [out_features, in_features]
     bias: torch.Tensor | None  # [out_features]
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Of weights that were read without codes."""
+        """Weight and bias, where weights were read without codes."""
         assert isinstance(self.weight, torch.Tensor)
         return self.weight, self.bias
 
@@ -68,7 +68,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MlpWeights:
-    """Of what every token of a layer goes through."""
+    """The weights of the MLP that every token of a layer goes through."""
 
     gate_up: Projection  # gates, then what they are multiplied with; or what is activated alone
     down: Projection
@@ -139,7 +139,7 @@ class DecoderWeights:
         return self._norm("model.", "norm")
 
     def attention(self, layer_id: int) -> AttentionWeights:
-        """Of a layer that attends."""
+        """Reads the weights of a layer that attends."""
         config = self._config
         hidden_size = config.hidden_size
         attention_id = config.attention_ids[layer_id]
@@ -300,7 +300,7 @@ class DecoderWeights:
 
     @property
     def reader(self) -> WeightReader:
-        """Of what else a layer has."""
+        """The reader of what else a layer has."""
         return self._checkpoint
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:

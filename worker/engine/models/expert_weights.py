@@ -15,7 +15,7 @@ from worker.engine.models.loader import WeightReader
 
 
 class ExpertWeights(NamedTuple):
-    """Of one expert."""
+    """The weights of one expert."""
 
     gate_up: Projection  # [2 * intermediate_size, hidden_size]: gates, then their values
     down: Projection  # [hidden_size, intermediate_size]
@@ -30,7 +30,7 @@ Gate = SiluGate | ClampedGate
 
 
 class Chosen(NamedTuple):
-    """Of tokens, [num_tokens, num_chosen] each."""
+    """The experts chosen for tokens and their shares, [num_tokens, num_chosen] each."""
 
     expert_ids: torch.Tensor  # int64, rising
     shares: torch.Tensor  # float32: what each counts

@@ -61,7 +61,7 @@ POST_NORMS = NormPlaces(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadNormConfig:
-    """Of queries and of keys, with the epsilon and the kind of the layers' norms."""
+    """The norm of queries and of keys, with the epsilon and the kind of the layers' norms."""
 
     modules: tuple[str, str] = ("q_norm", "k_norm")
     # shared: each head by itself, with one weight for all; own: with weights of its own;
@@ -138,7 +138,7 @@ class MtpLayout:
 
 @dataclass(frozen=True, slots=True)
 class ClampedGate:
-    """Of GPT-OSS: gate and value within `bound`; gate * sigmoid(slope * gate) * (value + 1)."""
+    """GPT-OSS's gate: gate and value within `bound`; gate * sigmoid(slope * gate) * (value + 1)."""
 
     slope: float
     bound: float

@@ -118,8 +118,8 @@ class ConfigFile:
         return ConfigFile(self.path, {**self._values, **others})
 
     def with_heads_of_width(self, num_kv_heads: int | None = None) -> ConfigFile:
-        """Of a family whose heads share hidden_size, each with its own keys and values, or all with
-        `num_kv_heads` of them, whatever else the file says.
+        """The same, whatever else it says, for a family whose heads share hidden_size, each with
+        keys and values of its own, or all with `num_kv_heads` of them.
         """
         num_heads = self.integer("num_attention_heads")
         return self.replaced(

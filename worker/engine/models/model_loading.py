@@ -75,7 +75,7 @@ def load_model(
 
 
 def expert_reader(config: DecoderConfig, weights: CodeReader) -> ExpertReader:
-    """Of what `open_weights` gives. Raises ConfigError."""
+    """Reads experts from what `open_weights` gives. Raises ConfigError."""
     sources = find_gguf_experts(weights) if isinstance(weights, GgufReader) else {}
     return ExpertReader(RenamingCodeReader(weights, config.stored_names), sources)
 

@@ -254,8 +254,8 @@ _RAW = _PLAIN | HEADLESS_ARCHITECTURES | CLASSIFIER_ARCHITECTURES
 def read_model_config(
     model_path: Path, made_format: MadeFormat | None = None, *, on_gpu: bool = False
 ) -> ModelConfig:
-    """With `made_format`, what its projections are to be made when they are loaded. `on_gpu`:
-    whether it is for one; what it has no kernels for is left to transformers there.
+    """The configuration of a checkpoint. `made_format`: what its projections are to be made when
+    they are loaded. `on_gpu`: for one; what has no kernels there is left to transformers.
 
     Raises ConfigError, with a sentence, for a folder or a model that we cannot serve.
     """
@@ -285,7 +285,7 @@ def read_model_config(
 
 
 def _gguf_code_bits(model: ModelConfig, bits: GgufCodeBits) -> float | None:
-    """Of what our C++ multiplies in codes: experts, by themselves, or all projections."""
+    """The bits of what our C++ multiplies in codes: experts, by themselves, or all projections."""
     is_dense = isinstance(model, DecoderConfig) and not model.num_expert_values
     return bits.projections if is_dense else bits.experts
 
@@ -351,7 +351,7 @@ def _read_architecture(model_path: Path, config: ConfigFile, *, on_gpu: bool) ->
 def _read_text_model(
     model_path: Path, architecture: str, eos_token_ids: tuple[int, ...], *, on_gpu: bool
 ) -> ModelConfig:
-    """Of a checkpoint that sees or hears; where its tower is not known, only its text is served."""
+    """A checkpoint that sees or hears; where its tower is not known, only its text is served."""
     hf_config = read_text_config(model_path, architecture)
     (text_architecture,) = hf_config.architectures
     model = _read_completed(model_path, text_architecture, eos_token_ids, hf_config, on_gpu=on_gpu)
@@ -380,7 +380,7 @@ def _read_completed(
     *,
     on_gpu: bool,
 ) -> ModelConfig:
-    """With what config.json leaves to the classes of transformers."""
+    """Reads config.json with what it leaves to the classes of transformers."""
     if architecture in FUSED_ARCHITECTURES:
         hf_config = hf_config or read_hf_config(model_path)
         values = ConfigFile(model_path / "config.json", hf_config.to_dict())

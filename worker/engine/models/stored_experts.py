@@ -32,7 +32,7 @@ class ExpertSource(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all their tensors, as the checkpoint has them."""
+        """The names of all their tensors, as the checkpoint has them."""
         ...
 
     @property

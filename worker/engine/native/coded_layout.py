@@ -33,7 +33,7 @@ _QUAD = 4  # inputs that are multiplied at once
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """Of a layout of integers, as in linear_weights.h."""
+    """What a layout of integers holds, as in linear_weights.h."""
 
     zero_point: int
     span_size: int

@@ -92,7 +92,7 @@ def missing_capability(kernel_set: KernelSet) -> str:
 
 
 def _candidates(config: EngineConfig) -> list[KernelSet]:
-    """Of what this processor has, those that may be chosen, the best one first."""
+    """The kernel sets of this processor that may be chosen, the best one first."""
     named = [each for each in NAMED_KERNEL_SETS if each.name == config.cpu_kernels]
     return [each for each in named or KERNEL_SETS if not missing_capability(each)]
 

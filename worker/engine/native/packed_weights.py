@@ -56,7 +56,7 @@ class PackedWeights:
 
     @property
     def num_coded(self) -> int:
-        """Of the values so far: how many are multiplied in their codes."""
+        """How many of the values so far are multiplied in their codes."""
         return self._num_coded
 
     @property
@@ -66,7 +66,7 @@ class PackedWeights:
 
     @property
     def integer_share(self) -> float:
-        """Of all values so far those whose inputs are rounded to integers."""
+        """The share of all values so far whose inputs are rounded to integers."""
         return self._num_integers / max(1, self._num_values)
 
     @property
@@ -75,7 +75,7 @@ class PackedWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Of all memory that they take."""
+        """The bytes of all memory that they take."""
         return self._memory.num_bytes
 
     def linear(self, projection: Projection, *, interleaved: bool = False) -> LinearStruct:
@@ -237,7 +237,7 @@ def _whole_shape(layout: CodedLayout) -> tuple[int, int]:
 
 
 def _num_bytes(shape: Sequence[int], num_bits: int, *, interleaved: bool) -> int:
-    """Of a weight in whole blocks."""
+    """The bytes of a weight in whole blocks."""
     out_features, in_features = shape
     block_rows = BLOCK_COLS // 2 if interleaved else BLOCK_COLS
     num_blocks = -(-out_features // (2 if interleaved else 1) // block_rows)

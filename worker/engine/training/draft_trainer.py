@@ -58,7 +58,7 @@ def train(
     samples: Sequence[Sample],
     report: Callable[[str], None],
 ) -> None:
-    """By their answers, in batches of similar length."""
+    """Trains the student by the answers, in batches of similar length."""
     losses: list[float] = []
     parameters = [*student.module.parameters()]
     optimizer = torch.optim.AdamW(parameters, betas=(0.9, 0.98), weight_decay=0.0)

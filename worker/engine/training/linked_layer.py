@@ -17,7 +17,7 @@ Kept = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values, by link
 
 
 def layer_shape(config: Any, norm_eps: float) -> dict[str, Any]:
-    """Of a layer as a teacher has it, in the words of its config.json."""
+    """The shape of a layer as a teacher has it, in the words of its config.json."""
     size, num_heads = config.hidden_size, config.num_attention_heads
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     return {
@@ -55,7 +55,7 @@ def chain_loss(
 
 
 def share_of(is_right: torch.Tensor) -> float:
-    """Of any number of bool."""
+    """The share of true ones in any number of bool."""
     return float(is_right.sum()) / max(1, is_right.numel())
 
 

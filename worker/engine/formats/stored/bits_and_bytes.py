@@ -43,7 +43,7 @@ def _codes(packed: torch.Tensor, rows: int, columns: int) -> torch.Tensor | Bloc
 
 
 def load_llm_int8(layout: BitsAndBytes8, parts: WeightParts) -> ScaledWeight:
-    """Of heads that were checked. Raises ConfigError."""
+    """Reads a weight whose heads were checked. Raises ConfigError."""
     codes = parts.get(layout.marker)
     scales = parts.scales(ROW_MAXIMA)[:, None] / _INT8_RANGE
     return ScaledWeight(codes, scales, 1, codes.shape[1])

@@ -74,5 +74,5 @@ class CodedExperts:
 
 
 def gate_of(config: ExpertsConfig) -> Gate:
-    """Of those that have one."""
+    """The gate of experts that have one."""
     return config.mlp.clamp or SiluGate()

@@ -63,7 +63,7 @@ class ExpertRouter:
         self._choose = choose
 
     def __call__(self, x: torch.Tensor) -> Chosen:
-        """Of x [num_tokens, hidden_size]."""
+        """Chooses experts for the rows of x, [num_tokens, hidden_size]."""
         return self._choose(self._config, self._linear(x.float()), self._correction)
 
 

@@ -20,7 +20,7 @@ _BESIDE = NormPlaces(before_attention="ln_attn", before_mlp="ln_mlp")
 
 
 def falcon_config(config: ConfigFile) -> DecoderConfig:
-    """Of the 40B and later ones each head of keys lies with its queries. Raises ConfigError."""
+    """In the 40B and later ones each head of keys lies with its queries. Raises ConfigError."""
     config.refuse("alibi", False)
     num_heads = config.integer("num_attention_heads")
     is_new = config.boolean("new_decoder_architecture", default=False)

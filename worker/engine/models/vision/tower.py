@@ -159,7 +159,7 @@ def _read(config: TowerConfig, model_path: Path, dtype: torch.dtype) -> Any:
 
 
 def _without_text(hf_config: Any, architecture: str) -> Any:
-    """So that only what is used of it takes memory."""
+    """The same without its text model, so that only what is used takes memory."""
     config = copy.deepcopy(hf_config)
     if hasattr(config, "audio_config") and architecture not in EARS:
         config.audio_config = None
