@@ -10,7 +10,7 @@ from deploy.local.http_probe import http_url
 from deploy.local.progress import amount_done
 from deploy.local.serve_config import DEMO_MODEL_NAME, ServeConfig
 from shared.checkpoint.model_files import ModelFiles
-from shared.gguf.checkpoint_folder import CONFIG_SECTION
+from shared.gguf.metadata import CONFIG_SECTION
 from shared.machine.installation import command_line
 from shared.protocol.role_cards import WorkerCard
 from shared.storage.byte_budget import in_units

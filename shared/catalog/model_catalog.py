@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -11,7 +12,6 @@ from shared.broker.kv_bucket import KvEntry
 from shared.broker.objects import ObjectEntry
 from shared.broker.settling import once_settled
 from shared.catalog.model_status import PoolHeartbeats
-from shared.checkpoint.model_files import ModelFiles
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.cluster import Cluster
 from shared.errors import (
@@ -45,6 +45,18 @@ def read_card(entry: KvEntry) -> ModelCard:
         raise BrokerUnavailable(f"the card of {entry.key} cannot be read: {exc}") from exc
 
 
+class ModelSource(Protocol):
+    """What can be registered. Who only reads cards imports nothing that reads checkpoints."""
+
+    def tokenizer_bundle(self) -> TokenizerBundle:
+        """Raises ConfigError."""
+        ...
+
+    def card(self, name: str, bundle: TokenizerBundle) -> ModelCard:
+        """The card under which it is served as `name`. Raises ConfigError."""
+        ...
+
+
 class ModelCatalog:
     """Reads and writes model cards. A card has its tokenizer files and its consumers before it."""
 
@@ -60,7 +72,7 @@ class ModelCatalog:
 
     async def register(
         self,
-        files: ModelFiles,
+        checkpoint: ModelSource,
         name: str,
         *,
         is_announced: bool = True,
@@ -74,9 +86,11 @@ class ModelCatalog:
         that. With `starts_over` only while there are workers.
         Raises ConfigError when the name is taken by other weights.
         """
-        bundle = files.tokenizer_bundle()
+        bundle = checkpoint.tokenizer_bundle()
         card = msgspec.structs.replace(
-            files.card(name, bundle), is_announced=is_announced or is_kept, is_kept=is_kept
+            checkpoint.card(name, bundle),
+            is_announced=is_announced or is_kept,
+            is_kept=is_kept,
         )
         return await self.register_card(card, bundle, starts_over=starts_over)
 

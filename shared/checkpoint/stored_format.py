@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shared.checkpoint.json_file import read_json
-from shared.gguf.checkpoint_folder import CONFIG_SECTION
+from shared.gguf.metadata import CONFIG_SECTION
 
 MadeFormat = Literal["int8", "int4", "fp8"]
 KVDTypeName = Literal["auto", "fp8", "int8"]

@@ -8,14 +8,13 @@ from typing import Any
 
 from shared.gguf.families import hugging_face_config
 from shared.gguf.gguf_model import GgufModel, part_paths
-from shared.gguf.metadata import Metadata
+from shared.gguf.metadata import CONFIG_SECTION, Metadata
 from shared.gguf.tensor_names import tensor_sources
 from shared.gguf.tokens.bpe_tokenizer import bpe_tokenizer
 from shared.gguf.tokens.spm_tokenizer import spm_tokenizer
 from shared.gguf.tokens.vocabulary import Vocabulary
 from shared.made_folder import made_folder
 
-CONFIG_SECTION = "gguf"  # of config.json
 _LAYOUT = 1  # of these folders: counts up when their files change
 _KINDS = {"gpt2": bpe_tokenizer, "llama": spm_tokenizer}
 _TEMPLATE = "tokenizer.chat_template"

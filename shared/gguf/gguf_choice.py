@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf, part_names
+from shared.gguf.metadata import CONFIG_SECTION
 
 _NUM_SHOWN = 12
 

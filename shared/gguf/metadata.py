@@ -8,6 +8,9 @@ from pathlib import Path
 from shared.errors import ConfigError
 from shared.gguf.byte_cursor import MetadataValue
 
+# Of the config.json that is made of a file, with what it says of its format.
+CONFIG_SECTION = "gguf"
+
 
 class Metadata:
     """The values of one model. Every method raises ConfigError for a value that it cannot be."""

@@ -12,8 +12,8 @@ from shared.checkpoint.model_files import ModelFiles, local_checkpoint
 from shared.checkpoint.stored_format import MODELOPT_FILE, modelopt_config
 from shared.checkpoint.weights.safetensors_file import SafetensorsFile
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import GgufModel, holds_gguf
+from shared.gguf.metadata import CONFIG_SECTION
 from shared.protocol.model_cards import ModelCard
 
 # Tell where a checkpoint comes from or how it is stored, not what it computes.

@@ -18,8 +18,8 @@ from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat, gguf_format
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
-from shared.gguf.checkpoint_folder import CONFIG_SECTION
 from shared.gguf.gguf_model import holds_gguf
+from shared.gguf.metadata import CONFIG_SECTION
 from worker.engine.formats.made_codes import CODE_BITS
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
