@@ -130,7 +130,7 @@ async def run_round(port: int, name: str, num_conversations: int, num_turns: int
     """All conversations at once; `name` makes them new ones."""
     result = Round()
     started = time.perf_counter()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
         await asyncio.gather(
             *(
                 Conversation(client, f"{name}/{idx}", result).run(num_turns)

@@ -128,7 +128,7 @@ def serve_arm(arm: Arm, model: Path, nats_port: int) -> Iterator[LocalServe]:
     named = (str(model), "--model-name", "bench")
     num_workers = 1 if arm.other else 2
     with ExitStack() as stack:
-        served = serve_workers(num_workers, nats_port, *named, *arm.flags, timeout_s=300)
+        served = serve_workers(num_workers, nats_port, *named, *arm.flags)
         serve = stack.enter_context(served)
         if arm.other:
             stack.enter_context(another_worker(nats_port, 2, *named, *arm.other))

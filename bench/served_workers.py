@@ -19,7 +19,7 @@ from shared.protocol.role_cards import WorkerCard, WorkerState
 
 @contextmanager
 def serve_workers(
-    num_workers: int, nats_port: int, *flags: str, timeout_s: float = 60.0
+    num_workers: int, nats_port: int, *flags: str, timeout_s: float = 300.0
 ) -> Iterator[LocalServe]:
     """Workers of a thread each, and what they need, with a store of its own."""
     ours = ("--workers", str(num_workers), "--nats-port", str(nats_port), "--num-threads", "1")
@@ -47,7 +47,7 @@ def open_own_cluster(nats_port: int) -> AbstractAsyncContextManager[Cluster]:
 
 
 async def _wait_for_workers(nats_port: int, num_workers: int) -> None:
-    async with open_own_cluster(nats_port) as cluster, asyncio.timeout(60):
+    async with open_own_cluster(nats_port) as cluster, asyncio.timeout(300):
         bucket = cluster.bucket(cluster.subjects.workers_bucket)
         while True:
             cards = readable(WorkerCard, await bucket.entries())
