@@ -55,6 +55,8 @@ class PagePeers:
         self._inbox = f"{subjects.inbox_prefix('worker')}."
         self._keys: dict[tuple[str, str], bytes] = {}  # by worker and address
         self._places: dict[str, PagePeer] = {}
+        self._workers: dict[str, PagePeer] = {}
+        self.place = ""  # of the engine's own pages; "": there is none
 
     @property
     def address(self) -> str:
@@ -74,12 +76,21 @@ class PagePeers:
 
     def on_ready(self, place: str) -> None:
         """The engine's pages are there."""
+        self.place = place
         if self.server is not None and place:
             self.server.mark = mark_of(place)
 
     def at(self, place: str) -> PagePeer | None:
-        """Whom to ask for pages that are there; None: nobody is known."""
-        return self._places.get(place)
+        """Whom to ask for pages that are there; None: nobody is known, or they are others."""
+        return self._places.get(place) if mark_of(place) == mark_of(self.place) else None
+
+    @property
+    def is_there_any(self) -> bool:
+        return bool(self._workers)
+
+    def of(self, worker: str) -> PagePeer | None:
+        """How to ask this worker for pages; None: it sends none, or others, or they are here."""
+        return self._workers.get(worker)
 
     async def learn(self, cards: Sequence[WorkerCard]) -> None:
         """These other workers are there."""
@@ -91,10 +102,17 @@ class PagePeers:
         self._keys = {each: key for each, key in self._keys.items() if each in sending} | {
             each: key for each, key in zip(new, keys, strict=True) if key is not None
         }
-        self._places = {
-            sending[worker, address].pages: PagePeer(address, key)
+        peers = {
+            worker: PagePeer(address, key)
             for (worker, address), key in self._keys.items()
             if _is_address(address)
+        }
+        places = {card.worker: card.pages for card in sending.values()}
+        self._places = {places[worker]: peer for worker, peer in peers.items()}
+        self._workers = {
+            worker: peer
+            for worker, peer in peers.items()
+            if places[worker] != self.place and mark_of(places[worker]) == mark_of(self.place)
         }
 
     async def _ask(self, worker: str) -> bytes | None:

@@ -224,10 +224,10 @@ class RequestRunner:
     async def _on_roles(self) -> None:
         """Others who take from the queue, or send pages, have come, or are gone."""
         await self.parts.peers.learn(self.parts.roles.others)
-        if self.parts.roles.pulls:
-            self._maybe_pull()
-        else:
+        if not self.parts.roles.pulls:
             await self._stop_pulling()
+        elif self.parts.roles.role == "decode":
+            self._maybe_pull()
 
     def _maybe_pull(self) -> None:
         capacity = self.parts.capacity

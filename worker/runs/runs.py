@@ -97,7 +97,9 @@ class Runs:
         if not self._held_requests.num_runs:
             self._engine.mark_busy()
         request = held.request
-        place = "" if self._engine.ready is None else self._engine.ready.pages
+        holder = self._note_prompt(held, prompt.prompt_ids)
+        is_here = bool(pages) and self._peers.place == pages
+        peer = self._peers.at(pages) if pages else self._peers.of(holder)
         options = RunOptions(
             sampling=request.sampling,
             priority=request.priority,
@@ -106,10 +108,9 @@ class Runs:
             pooling=request.pooling,
             adapter=request.adapter,
             keep=request.keep,
-            seeks_pages=bool(pages) and pages == place,
-            peer=self._peers.at(pages) if place and pages != place else None,
+            seeks_pages=is_here,
+            peer=None if is_here else peer,
         )
-        self._note_prompt(held, prompt.prompt_ids)
         held.run_id = next(self._run_ids)
         held.clock = RunClock(time.monotonic())
         self._held_requests.begin_run(held)
@@ -248,15 +249,20 @@ class Runs:
         )
         return Finish(FinishReason.ERROR, message=message)
 
-    def _note_prompt(self, held: HeldRequest, prompt_ids: bytes) -> None:
-        """The prefix is as good as here: the engine lets others wait for what it computes."""
+    def _note_prompt(self, held: HeldRequest, prompt_ids: bytes) -> str:
+        """The prefix is as good as here: the engine lets others wait for what it computes. Returns
+        the worker that had clearly more of it; "": none.
+        """
         request = held.request
         if request.pooling is not None or request.audio is not None or not self._prefixes.is_open:
-            return
+            return ""
         if held.chain is None:
             held.chain = self._prefixes.chain(held.request, prompt_ids)
         held.num_cached_blocks = self._prefixes.own.num_matching(held.chain.hashes)
+        has_peers = self._peers.is_there_any
+        holder = self._prefixes.place_for(request, held.chain) if has_peers else None
         self._prefixes.note(held.chain, held.request)
+        return "" if holder is None else holder.worker
 
     def _note_output(self, held: HeldRequest) -> None:
         """The next turn of a conversation begins with it."""

@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +28,8 @@ from shared.protocol.token_ids import pack_token_ids
 from shared.subjects import Lane
 from tests.worker.io_stage import PATIENCE_S, POOL, Stage, eventually, make_reply, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
+from worker.affinity import pool_roles
+from worker.engine_link.engine_messages import PagePeer
 from worker.held.delivery import Delivery
 
 pytestmark = pytest.mark.integration
@@ -59,17 +62,19 @@ async def two_workers(
     stage: Stage, **holder_config: Any
 ) -> AsyncIterator[tuple[RunningWorker, RunningWorker]]:
     """One that has computed PROMPT and pulls no more, one that pulls and knows of it."""
+    folder = holder_config.get("kv_disk_dir")
     async with (
-        running_worker(stage, **holder_config) as holder,
-        running_worker(stage, is_ready=False) as puller,
+        running_worker(stage, is_ready=False, **holder_config) as holder,
+        running_worker(stage, is_ready=False, kv_disk_dir=folder) as puller,
     ):
+        holder.engine.become_ready(pages="there-mark" if folder else "")
         await stage.submit(make_turn())
         run = await holder.engine.next_run()
         holder.engine.emit(run.run_id, [1, 2], STOP)
         await holder.until_idle()
         await holder.runner._stop_pulling()
         await until_known(puller, make_turn())
-        puller.engine.become_ready()
+        puller.engine.become_ready(pages="here-mark" if folder else "")
         yield holder, puller
 
 
@@ -252,14 +257,23 @@ async def test_a_session_follows_its_worker_with_a_prompt_from_the_object_store(
 # Refusals
 
 
-async def test_a_holder_without_a_slot_refuses(stage: Stage) -> None:
-    async with two_workers(stage, max_running=1) as (holder, puller):
+async def test_a_holder_without_a_slot_refuses_and_sends_its_pages(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_roles, "_LOOK_S", 0.05)
+    config = {"kv_disk_dir": str(tmp_path), "kv_transfer_bind": "127.0.0.1:0", "max_running": 1}
+    async with two_workers(stage, **config) as (holder, puller):
+        peers, server = puller.runner.parts.peers, holder.runner.parts.peers.server
+        assert server is not None
+        await eventually(lambda: peers.is_there_any)
         busy = make_turn()
         await stage.submit(busy)
         await holder.engine.next_run()
         request = make_turn(200)
         await stage.submit(request)
-        await finish(puller)
+        run = await puller.engine.next_run()
+        assert run.options.peer == PagePeer(str(server.endpoint), server.key)
+        puller.engine.emit(run.run_id, [3, 4], STOP)
         await eventually(lambda: not puller.held)
         assert puller.count("offers_refused") == 1
         assert len(await stage.records(request.rid)) == 1
