@@ -92,6 +92,7 @@ class NodeHello(msgspec.Struct, frozen=True):
 class NodeAnswer(msgspec.Struct, frozen=True):
     """Where its ranks are awaited, why not yet, or why never."""
 
+    node: str = ""  # who says so
     address: str = ""
     port: int = 0
     secret: bytes = b""  # of this start

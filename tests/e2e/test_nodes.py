@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.role_stack import RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.e2e.test_faults import assert_queue_empty
+from tests.freezing import freeze
 
 pytestmark = [
     pytest.mark.e2e,
@@ -51,12 +52,16 @@ async def test_either_host_may_die(tmp_path: Path) -> None:
         await ends_with(start_node(stack, 1, "--page-size", "32"), "has page_size=32, node 0 on")
         assert (await run_stream(stack.url())).text == expected
 
-        for victim in (1, 0):
+        for killed in (1, 0, None):
             stream = Stream()
             running = asyncio.create_task(stream.post(stack.url(), completion_body()))
             await stream.wait_for_tokens(20)
-            nodes[victim].kill()
-            nodes[victim] = start_node(stack, victim)
+            if killed is not None:
+                nodes[killed].kill()
+            else:  # the rank of node 1 hangs, which itself goes on
+                freeze(nodes[1].engine().pid)
+                await ends_with(nodes[0], "the engine made no step for too long")
+            nodes[killed or 0] = start_node(stack, killed or 0)
             async with asyncio.timeout(PATIENCE_S):
                 await running
             assert (stream.text, stream.error) == (expected, None)

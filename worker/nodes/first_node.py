@@ -113,8 +113,8 @@ class FirstNode:
             return NodeAnswer(why_never=why)
         awaited = self._engine.ranks_awaited
         if not self._is_sure or awaited is None:
-            return NodeAnswer(why_not_yet=f"node 0 on {own.host} does not await it yet")
-        return NodeAnswer(awaited.address, awaited.port, awaited.secret, awaited.config)
+            return NodeAnswer(own.node, why_not_yet=f"node 0 on {own.host} does not await it yet")
+        return NodeAnswer(own.node, awaited.address, awaited.port, awaited.secret, awaited.config)
 
 
 def mismatch(first: NodeHello, other: NodeHello) -> str:

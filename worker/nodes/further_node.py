@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster, open_cluster
 from shared.errors import BrokerError, ConfigError, ProtocolError
 from shared.event_wait import beat_s
+from shared.liveness.presence import is_absent
 from shared.protocol.codec import decode, encode
 from shared.protocol.notices import NodeAnswer, NodeHello
 from shared.status.health import Checkup, HealthBoard
@@ -31,6 +33,7 @@ from worker.nodes.first_node import ANSWER_S, hello
 from worker.work_place import work_place
 
 _ASK_S = 1.0
+_LOOK_S = 5.0
 
 log = get_logger(__name__)
 
@@ -92,11 +95,10 @@ class FurtherNode:
 
     async def _find(self) -> NodeAnswer | None:
         """Where ranks are awaited; None: the first node is on the other side of a move."""
-        said = encode(await asyncio.to_thread(self._hello))
+        said = await asyncio.to_thread(self._hello)
         while True:
             try:
-                reply = await self._cluster.nc.request(self._subject, said, ANSWER_S)
-                answer = decode(NodeAnswer, reply.data)
+                answer = await self._ask(said)
             except NoRespondersError:
                 if await self._is_elsewhere():
                     return None
@@ -116,6 +118,26 @@ class FurtherNode:
             log.info("node_waits", of=what)
         self._waits_for = what
         await asyncio.sleep(beat_s(_ASK_S))
+
+    async def _ask(self, said: NodeHello) -> NodeAnswer:
+        """Raises NatsError, ProtocolError."""
+        reply = await self._cluster.nc.request(self._subject, encode(said), ANSWER_S)
+        return decode(NodeAnswer, reply.data)
+
+    async def _until_over(self, start: NodeAnswer) -> None:
+        """Until node 0 awaits its ranks at another start: one of these may hang, and not end. NATS
+        is not needed for what runs.
+        """
+        said = await asyncio.to_thread(self._hello)
+        while True:
+            await asyncio.sleep(beat_s(_LOOK_S))
+            with contextlib.suppress(NatsError, ProtocolError):
+                answer = await self._ask(said)
+                if not answer.secret or answer.secret == start.secret:
+                    continue
+                nc, subjects = self._cluster.nc, self._cluster.subjects
+                if answer.node == start.node or await is_absent(nc, subjects, start.node):
+                    return
 
     def _hello(self) -> NodeHello:
         """With the weights that are there now, of which the ranks read their share."""
@@ -148,7 +170,7 @@ class FurtherNode:
         return links
 
     async def _compute(self, answer: NodeAnswer, links: list[RankLink]) -> None:
-        """Until the first rank ends, and all others with it. Raises ConfigError."""
+        """Until the first rank ends, or its start is over, and all with it. Raises ConfigError."""
         config = dataclasses.replace(
             EngineConfig.from_json(answer.settings), model_path=self._settings.model_path
         )
@@ -158,9 +180,11 @@ class FurtherNode:
         log.info("ranks_started", ranks=list(self._ranks), of=config.tp, node_0=answer.address)
         self._waits_for = ""
         ends = [asyncio.create_task(asyncio.to_thread(each.wait)) for each in processes]
+        over = asyncio.create_task(self._until_over(answer))
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*ends, over], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            over.cancel()
             for process in processes:
                 process.kill()
                 process.wait()

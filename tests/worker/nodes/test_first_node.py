@@ -12,6 +12,7 @@ from shared.cluster import Cluster
 from shared.errors import ConfigError
 from shared.protocol.notices import NodeHello
 from tests.worker.io_stage import Stage, eventually
+from worker.admin.worker_control import WeightUpdate
 from worker.config import WorkerConfig, address_towards
 from worker.engine_child.engine_host import EngineHost
 from worker.engine_link.engine_config import EngineConfig
@@ -60,6 +61,12 @@ def test_versions_that_differ_are_named(name: str) -> None:
 def test_what_no_node_can_be_told(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         WorkerConfig(**TWO | settings).check()
+
+
+async def test_weights_of_several_hosts_are_not_replaced() -> None:
+    update = WeightUpdate(None, None, None, num_nodes=2)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="weights that nnodes=2 hosts share are not replaced"):
+        await update.checked("/other")
 
 
 def test_a_node_is_reached_where_it_reaches_nats() -> None:
