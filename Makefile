@@ -164,7 +164,9 @@ test-guidellm: $(GUIDELLM_VENV)/.installed
 SUDO := $(shell test "$$(id -u)" = 0 || echo sudo)
 test-packages:
 	@packages=; \
-	{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || packages="chromium"; \
+	for each in chromium-headless-shell chromium chromium-browser google-chrome; do \
+		command -v $$each >/dev/null && break; \
+	done || packages="chromium-headless-shell"; \
 	command -v faketime >/dev/null || packages="$$packages faketime"; \
 	test -z "$$packages" || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends $$packages; }
 

@@ -106,7 +106,7 @@ def main(names: list[str]) -> None:
     """Those named, or all."""
     chromium = find_chromium()
     if chromium is None:
-        sys.exit("no Chromium on this machine: Debian's package is named chromium")
+        sys.exit("no Chromium on this machine: Debian's package is chromium-headless-shell")
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
