@@ -23,6 +23,7 @@ PrefillKernelName = Literal["triton", "fa2", "fa3"]
 LinearsName = Literal["auto", "library"]
 KernelSetName = Literal["amx-bf16", "avx512-bf16", "avx512", "avx2", "amx-bf16-emulated"]
 CpuKernelsName = Literal["auto", "native", "torch", KernelSetName]
+_EVERYWHERE = ("0.0.0.0", "::", "*")  # noqa: S104 - nobody shall listen there
 KV_DISK_FREE_BYTES = 1 << 30  # left on the disk of `kv_disk_dir`, which others fill as well
 
 
@@ -225,6 +226,11 @@ class EngineConfig(LogConfig):
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(
                 f"node_rank={self.node_rank} is none of nnodes={self.nnodes}: they count from 0"
+            )
+        if self.node_address in _EVERYWHERE:
+            raise ConfigError(
+                f"node_address={self.node_address} must name the address that other hosts reach "
+                "this one by: they are told it"
             )
         for name in ("decode_attention_backend", "prefill_attention_backend"):
             value = getattr(self, name)

@@ -80,13 +80,19 @@ def connect_rank(address: str, port: int, secret: bytes, rank: int) -> RankLink:
         raise
 
 
+def listen_at(address: str, port: int, backlog: int | None = None) -> socket.socket:
+    """Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family, backlog=backlog)
+
+
 class RankListener:
     """Where ranks of other hosts reach rank 0, until all are there."""
 
     def __init__(self, address: str, port: int, secret: bytes) -> None:
         """Raises OSError."""
         self._secret = secret
-        self._server = socket.create_server((address, port), backlog=_MAX_UNPROVEN)
+        self._server = listen_at(address, port, _MAX_UNPROVEN)
         self.port: int = self._server.getsockname()[1]
         self._room = threading.Semaphore(_MAX_UNPROVEN)
         self._proven: queue.SimpleQueue[tuple[int, int, socket.socket]] = queue.SimpleQueue()

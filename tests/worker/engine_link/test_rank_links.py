@@ -81,14 +81,15 @@ def test_a_rank_trusts_no_false_listener(
         sock.close()
 
 
-def test_a_rank_that_came_halfway_may_come_again() -> None:
-    listener = RankListener(HOST, 0, SECRET)
+@pytest.mark.parametrize("host", [HOST, "::1"])
+def test_a_rank_that_came_halfway_may_come_again(host: str) -> None:
+    listener = RankListener(host, 0, SECRET)
     with ThreadPoolExecutor() as threads:
         found = threads.submit(lambda: dict(listener.links((1,), lambda _: None)))
-        half = socket.create_connection((HOST, listener.port))
+        half = socket.create_connection((host, listener.port))
         rank_links._introduce(half, SECRET, 1, 0)
         half.close()
-        theirs = connect_rank(HOST, listener.port, SECRET, 1)
+        theirs = connect_rank(host, listener.port, SECRET, 1)
         ours: RankLink = found.result(10)[1]
     theirs.orders.sendall(b"x")
     assert ours.orders.recv(1) == b"x"

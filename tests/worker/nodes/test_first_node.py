@@ -55,6 +55,7 @@ def test_versions_that_differ_are_named(name: str) -> None:
     [
         ({"tp": 3}, "nnodes=2 does not divide tp=3"),
         ({"node_rank": 2}, "node_rank=2 is none of nnodes=2"),
+        ({"node_address": "::"}, "node_address=:: must name the address"),
         ({"node_group": "a.b"}, "node_group 'a.b' must match"),
     ],
 )

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from shared.errors import ConfigError
 from worker.engine.device.code_digest import ENGINE_CODE, code_digest
 from worker.engine.device.gpu_device import GpuDevice
+from worker.engine_link.rank_links import listen_at
 
 # Of a step's sums. A rank that is dead is noticed by its sockets (followers.py), one that hangs by
 # the worker, which misses the engine's steps.
@@ -195,7 +196,7 @@ def _agree(device: GpuDevice, sockets: RankSockets) -> None:
 def _join_nccl(device: GpuDevice, sockets: RankSockets, address: str) -> None:
     """Its ranks find each other in a store of torch, of which the others are told the port."""
     port = bytearray(_PORT.size)
-    server = socket.create_server((address, 0)) if sockets.rank == 0 else None
+    server = listen_at(address, 0) if sockets.rank == 0 else None
     if server is not None:
         port[:] = _PORT.pack(server.getsockname()[1])
     sockets.share(memoryview(port))
