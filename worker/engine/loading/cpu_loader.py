@@ -95,25 +95,28 @@ class CpuLoader:
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        draft_setup = read_draft(self._site.config, setup)
+        config = self._site.config
+        draft_setup = read_draft(config, setup)
         libraries = prepare_on_cpu(self._site, setup, draft_setup)
         self._site.progress.enter(LOAD_WEIGHTS)
         head = draft_setup.load() if isinstance(draft_setup, HeadSetup) else None
         beside = 0 if draft_setup is None else draft_setup.kv_bytes_per_token
-        needs = pool_needs(
-            self._site.config, setup.config, setup.dtype, setup.max_context_len, beside
-        )
+        needs = pool_needs(config, setup.config, setup.dtype, setup.max_context_len, beside)
         loaded = self._load(setup, libraries, needs, head)
         pool, forward = loaded.pool, loaded.forward
-        outside = open_tier(self._site.config, setup, pool, loaded.kernel_set)
-        draft: Draft | None = None
-        if head is not None:
-            draft = _put_beside(loaded, head)
-        elif isinstance(draft_setup, DraftSetup):
-            draft = self._load_draft(draft_setup, loaded, setup)
+        outside = open_tier(config, setup, pool, loaded.kernel_set)
+        draft = self._draft(draft_setup, head, loaded, setup)
         state_layers, num_rows = setup.config.state_layers, self._site.step.max_running
         num_snapshots = self._num_snapshots(setup.config, pool) if state_layers else None
         states = StateCache(state_layers, num_rows, num_snapshots or 0) if state_layers else None
+
+        remarks = (
+            self._remark(setup.config, num_snapshots),
+            _told_windows(pool),
+            "" if outside is None else told_tier(config, outside.tier),
+            loaded.remark,
+            "" if draft is None else f"{draft.name} guesses for it",
+        )
 
         def release_cache() -> None:
             pool.release()
@@ -136,18 +139,7 @@ class CpuLoader:
             forward.lora_projections,
             window=pool.layout.window,
             num_snapshots=num_snapshots,
-            remark="; ".join(
-                filter(
-                    None,
-                    (
-                        self._remark(setup.config, num_snapshots),
-                        _told_windows(pool),
-                        "" if outside is None else told_tier(self._site.config, outside.tier),
-                        loaded.remark,
-                        "" if draft is None else f"{draft.name} guesses for it",
-                    ),
-                )
-            ),
+            remark="; ".join(filter(None, remarks)),
             coded_share=loaded.coded_share,
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set=loaded.kernel_set,
@@ -159,7 +151,7 @@ class CpuLoader:
             make_drafter=None
             if draft is None
             else lambda ledger: ModelDrafter(
-                draft, ledger, grammars, DraftLength(self._site.config.num_draft_tokens)
+                draft, ledger, grammars, DraftLength(config.num_draft_tokens)
             ),
         )
 
@@ -173,6 +165,18 @@ class CpuLoader:
         if libraries.decoder is None:
             return self._load_torch(setup, libraries.experts, needs, head)
         return self._load_native(setup, libraries.decoder, needs, head)
+
+    def _draft(
+        self,
+        draft: DraftSetup | HeadSetup | None,
+        head: LoadedHead | None,
+        target: _OnCpu,
+        setup: ModelSetup,
+    ) -> Draft | None:
+        """What guesses for it: a head on its streams, or a small model. Raises ConfigError."""
+        if head is not None:
+            return _put_beside(target, head)
+        return self._load_draft(draft, target, setup) if isinstance(draft, DraftSetup) else None
 
     def _load_draft(self, draft: DraftSetup, target: _OnCpu, setup: ModelSetup) -> DraftModel:
         """Raises ConfigError."""
