@@ -13,6 +13,7 @@ from worker.engine.models.decoder_config import (
     with_recurrent_layers,
 )
 from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.families.deepseek import v3_experts
 from worker.engine.models.layer_config import MlpConfig, NormConfig, NormPlaces, activation
 from worker.engine.models.model_config import ConfigFile
 from worker.engine.models.recurrent.recurrent_config import MambaConfig
@@ -97,22 +98,12 @@ def _mamba(config: ConfigFile, hidden_size: int, eps: float) -> MambaConfig:
 
 
 def _experts(config: ConfigFile, mlp: MlpConfig) -> ExpertsConfig:
-    """As DeepSeek V3 chooses them, of the MLP's kind."""
+    """DeepSeek V3's, of the MLP's kind."""
     config.refuse("mlp_bias", False)
-    return ExpertsConfig(
-        num_experts=config.integer("n_routed_experts"),
-        num_chosen=config.integer("num_experts_per_tok"),
-        hidden_size=config.integer("hidden_size"),
-        intermediate_size=config.integer("moe_intermediate_size"),
+    return replace(
+        v3_experts(config.replaced(n_shared_experts=1)),
         mlp=mlp,
         latent_size=config.optional_integer("moe_latent_size", None) or 0,
-        scoring="sigmoid",
-        has_correction=True,
-        num_groups=config.integer("n_group"),
-        num_chosen_groups=config.integer("topk_group"),
-        num_group_scores=2,
-        is_normed=config.boolean("norm_topk_prob", default=True),
-        scale=config.positive_number("routed_scaling_factor", 1.0),
         shared_size=config.integer("moe_shared_expert_intermediate_size"),
         shared_mlp=mlp,
     )
