@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from prometheus_client import Counter
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,7 +26,7 @@ from frontend.surfaces.ollama.ollama_answer import ollama_error_body
 from frontend.text.event_writer import error_body
 from shared.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, RequestError
 from shared.telemetry.log import get_logger
-from shared.telemetry.metrics import children_of
+from shared.telemetry.metrics import EventCounter
 
 _NOBODY = Caller()
 
@@ -37,10 +36,10 @@ log = get_logger(__name__)
 class Endpoint:
     """One route: checks the key, turns errors into answers, and counts these."""
 
-    def __init__(self, route: ApiRoute, callers: CallerReader, answered: Counter) -> None:
+    def __init__(self, route: ApiRoute, callers: CallerReader, answered: EventCounter) -> None:
         self._route = route
         self._callers = callers
-        self._answered = children_of(answered)
+        self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -48,7 +47,7 @@ class Endpoint:
         try:
             await response(scope, receive, send)
         finally:
-            self._answered("http", self._route.path, response.status_code).inc()
+            self._answered.labels("http", self._route.path, response.status_code).inc()
 
     async def _response(self, request: Request) -> RouteAnswer:
         caller = _NOBODY
@@ -87,7 +86,7 @@ class App:
         tables: Iterable[RouteTable],
         inference: Inference,
         callers: CallerReader,
-        answered: Counter,
+        answered: EventCounter,
         cors: Cors,
         guard: BrowserGuard | None,
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from shared.errors import QueueFull, RateLimited
 from shared.protocol.finish import FinishReason
@@ -16,7 +16,7 @@ from shared.telemetry.histograms import (
     EventHistogram,
     EventHistograms,
 )
-from shared.telemetry.metrics import METRICS_PREFIX
+from shared.telemetry.metrics import METRICS_PREFIX, EventCounter
 from shared.telemetry.startup_phases import StartupPhases
 
 PREFIX = f"{METRICS_PREFIX}_frontend"
@@ -37,8 +37,10 @@ class MetricMaker:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"{PREFIX}_{name}", text, labels, registry=self._registry)
+    def counter(self, name: str, text: str, *labels: str) -> EventCounter:
+        counter = EventCounter(f"{PREFIX}_{name}", text, labels)
+        self._registry.register(counter)
+        return counter
 
     def gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, registry=self._registry)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from shared.protocol.finish import FinishReason
 from shared.protocol.role_cards import GpuCard, WorkDone, WorkerState
 from shared.telemetry.histograms import REQUEST_S, STEP_TOKENS, TOKEN_S, TOKENS, EventHistogram
-from shared.telemetry.metrics import METRICS_PREFIX, count_of
+from shared.telemetry.metrics import METRICS_PREFIX, EventCounter
 from shared.telemetry.startup_phases import StartupPhases
 from worker.engine_link.engine_messages import (
     FETCH_REASONS,
@@ -86,17 +86,32 @@ class RunMetrics:
         self._generation_tokens.observe(held.num_output_tokens)
 
 
+class CounterMaker:
+    """Makes counters in one registry, with a label for the model and maybe another."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._registry = registry
+        self._model_name = model_name
+
+    def counter(self, name: str, text: str) -> EventCounter:
+        return self.counters(name, text).labels(self._model_name)
+
+    def counters(self, name: str, text: str, *labels: str) -> EventCounter:
+        """The model's name is the first of its labels."""
+        counter = EventCounter(f"{METRICS_PREFIX}_{name}", text, ("model_name", *labels))
+        self._registry.register(counter)
+        return counter
+
+
 class DiskMetrics:
     """Metrics of the disk behind the KV cache; zeros where there is none."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        def counter(name: str, text: str) -> Counter:
-            metric = Counter(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
-            return metric.labels(model_name)
+        make = CounterMaker(registry, model_name)
+        counter = make.counter
 
-        def by_reason(name: str, text: str, reasons: Sequence[str]) -> list[Counter]:
-            labels = ["model_name", "reason"]
-            metric = Counter(f"{METRICS_PREFIX}_{name}", text, labels, registry=registry)
+        def by_reason(name: str, text: str, reasons: Sequence[str]) -> list[EventCounter]:
+            metric = make.counters(name, text, "reason")
             return [metric.labels(model_name, reason) for reason in reasons]
 
         self.num_bytes = Gauge(
@@ -134,7 +149,9 @@ class DiskMetrics:
 
 
 class PageServerMetrics:
-    """Metrics of what this worker sends to others; zeros where it sends nothing."""
+    """Metrics of what this worker sends to others, counted by threads; zeros where it sends
+    nothing.
+    """
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
         self._sent_bytes = Counter(
@@ -171,13 +188,11 @@ class WorkerMetrics:
         self.startup = StartupPhases()
         registry.register(self.startup)
         self._labels = {"model_name": model_name}
+        make = CounterMaker(registry, model_name)
+        counter = make.counter
 
         def gauge(name: str, text: str) -> Gauge:
             metric = Gauge(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
-            return metric.labels(model_name)
-
-        def counter(name: str, text: str) -> Counter:
-            metric = Counter(f"{METRICS_PREFIX}_{name}", text, ["model_name"], registry=registry)
             return metric.labels(model_name)
 
         self.num_running = gauge("num_requests_running", "Requests in the engine's batch.")
@@ -216,11 +231,10 @@ class WorkerMetrics:
         self.num_accepted = counter(
             "spec_decode_num_accepted_tokens", "Guessed tokens that were right."
         )
-        accepted_by_position = Counter(
-            f"{METRICS_PREFIX}_spec_decode_num_accepted_tokens_per_pos",
+        accepted_by_position = make.counters(
+            "spec_decode_num_accepted_tokens_per_pos",
             "Guessed tokens that were right, by their place among a step's guesses: from 0.",
-            ["model_name", "position"],
-            registry=registry,
+            "position",
         )
         self.accepted_by_position = [
             accepted_by_position.labels(model_name, str(position))
@@ -265,17 +279,15 @@ class WorkerMetrics:
         self.memory_shortages = counter(
             "gpu_memory_shortages", "Steps that did not fit into the GPU's memory at once."
         )
-        self._success = Counter(
-            f"{METRICS_PREFIX}_request_success",
+        self._success = make.counters(
+            "request_success",
             "Requests that the engine has finished, by reason.",
-            ["model_name", "finished_reason"],
-            registry=registry,
+            "finished_reason",
         )
-        self._ended = Counter(
-            f"{METRICS_PREFIX}_requests_ended",
+        self._ended = make.counters(
+            "requests_ended",
             "Requests that were ended while this worker had them: cancelled, late, given up.",
-            ["model_name", "reason"],
-            registry=registry,
+            "reason",
         )
         gpu_bytes = Gauge(
             f"{METRICS_PREFIX}_gpu_memory_bytes",
@@ -384,10 +396,10 @@ class WorkMeter:
             num_tokens=self._num_tokens,
             num_finished=self._num_finished,
             num_finished_tokens=self._num_finished_tokens,
-            num_redelivered=count_of(metrics.redeliveries),
-            num_generated=count_of(metrics.generation_tokens),
-            num_released=count_of(metrics.requests_released),
-            num_fenced=count_of(metrics.requests_fenced),
+            num_redelivered=int(metrics.redeliveries.value),
+            num_generated=int(metrics.generation_tokens.value),
+            num_released=int(metrics.requests_released.value),
+            num_fenced=int(metrics.requests_fenced.value),
             num_prefix_queries=load.num_prefix_queries if load else 0,
             num_prefix_hits=load.num_prefix_hits if load else 0,
         )

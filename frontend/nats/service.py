@@ -15,7 +15,6 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import EndpointStats, Service
-from prometheus_client import Counter
 
 from frontend.fields.request_body import convert
 from frontend.http.http_request import CallerReader
@@ -33,6 +32,7 @@ from shared.machine.installation import own_version
 from shared.nats_client.connection import round_trip
 from shared.nats_client.connection_end import end_subscription
 from shared.telemetry.log import get_logger
+from shared.telemetry.metrics import EventCounter
 
 log = get_logger(__name__)
 
@@ -63,7 +63,7 @@ class NatsService:
         transfers: Transfers,
         callers: CallerReader,
         intake: BodyIntake,
-        answered: Counter,
+        answered: EventCounter,
     ) -> None:
         self._nc = nc
         self._gate = gate

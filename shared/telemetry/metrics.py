@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     Gauge,
     GCCollector,
     PlatformCollector,
     ProcessCollector,
 )
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from shared.machine.installation import own_version
 
 METRICS_PREFIX = "jetflock"
-
-M = TypeVar("M", bound=MetricWrapperBase)
 
 
 def new_registry(role: str) -> CollectorRegistry:
@@ -38,20 +35,36 @@ def new_registry(role: str) -> CollectorRegistry:
     return registry
 
 
-def children_of(metric: M) -> Callable[..., M]:
-    """What `metric.labels` gives, found by the values alone: without its lock and its checks."""
-    found: dict[tuple[object, ...], M] = {}
+class EventCounter(Collector):
+    """A counter without locks and checks, for the event loop only. One with labels has another for
+    each of their values.
+    """
 
-    def child(*values: object) -> M:
-        known = found.get(values)
-        if known is None:
-            known = found[values] = metric.labels(*values)
-        return known
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = ()) -> None:
+        self.value = 0.0
+        self._name = name
+        self._documentation = documentation
+        self._labels = labels
+        self._of_values: dict[tuple[object, ...], EventCounter] = {}
+        self._of_texts: dict[tuple[str, ...], EventCounter] = {}  # as values are told
 
-    return child
+    def labels(self, *values: object) -> EventCounter:
+        """That of these values, which begins at 0."""
+        found = self._of_values.get(values)
+        if found is None:
+            assert len(values) == len(self._labels), f"{self._name} has the labels {self._labels}"
+            made = EventCounter(self._name, self._documentation)
+            found = self._of_texts.setdefault(tuple(map(str, values)), made)
+            self._of_values[values] = found
+        return found
 
+    def inc(self, amount: float = 1) -> None:
+        self.value += amount
 
-def count_of(counter: Counter) -> int:
-    """What it has come to; of one with labels, give the child."""
-    [metric] = counter.collect()
-    return next(int(each.value) for each in metric.samples if each.name.endswith("_total"))
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        if not self._labels:
+            family.add_metric([], self.value)
+        for texts, counter in list(self._of_texts.items()):
+            family.add_metric(texts, counter.value)
+        yield family

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster, open_cluster
@@ -20,7 +20,7 @@ from shared.errors import EngineHung, OutdatedBuild
 from shared.protocol.finish import Finish
 from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import new_incarnation
-from shared.telemetry.metrics import new_registry
+from shared.telemetry.metrics import EventCounter, new_registry
 from tests.worker.io_stage import PATIENCE_S, Stage, eventually, make_card, make_tokenizer
 from worker.config import WorkerConfig
 from worker.engine_link.engine_messages import (
@@ -194,8 +194,8 @@ class RunningWorker:
 
     def count(self, name: str) -> int:
         """What a counter or gauge of its metrics says."""
-        counter: Counter | Gauge = getattr(self.worker._metrics, name)
-        return int(counter._value.get())
+        metric: EventCounter | Gauge = getattr(self.worker._metrics, name)
+        return int(metric.value if isinstance(metric, EventCounter) else metric._value.get())
 
     async def next_engine(self) -> FakeEngine:
         """After a death: the next engine, ready."""

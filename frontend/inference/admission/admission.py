@@ -24,7 +24,6 @@ from shared.errors import (
     RequestError,
 )
 from shared.subjects import JOB_CLASSES, Lane
-from shared.telemetry.metrics import children_of
 
 
 class Admission:
@@ -44,7 +43,6 @@ class Admission:
         self._limits = limits
         self._streams = streams
         self._metrics = metrics
-        self._prompt_tokens = children_of(metrics.prompt_tokens)
 
     def overload(self) -> RequestError | None:
         """Why an interactive request is sent away unread now; None: it may stand in line."""
@@ -109,26 +107,26 @@ class Admission:
 
         Raises RateLimited, QueueFull or InvalidRequest.
         """
-        lanes = self._ledger.lanes(caller.tenant, caller.job_class, job.num_choices)
-        num_tokens = job.num_prompt_tokens
-        self._check_tenant(caller, job.num_choices, num_tokens)
+        num_choices, num_tokens = job.num_choices, job.num_prompt_tokens
+        lanes = self._ledger.lanes(caller.tenant, caller.job_class, num_choices)
+        self._check_tenant(caller, num_choices, num_tokens)
         self._check_streams(caller)
         try:
             if job.has_prompt_objects:
                 self._streams.check_prompt()
-            self._limits.check(job.model.card, caller.job_class, job.num_choices)
+            self._limits.check(job.model.card, caller.job_class, num_choices)
         except RequestError as exc:
             self._count_refused(exc, caller)
             raise
         self._ledger.rates.take(caller.tenant, 1, num_tokens, time.monotonic())
-        self._watch.note_accepted(job.model.card.pool, caller.job_class, job.num_choices)
+        self._watch.note_accepted(job.model.card.pool, caller.job_class, num_choices)
         return lanes
 
     def note_stored(self, caller: Caller, job: Job) -> None:
         """The queue has taken what was let in."""
         self._watch.note_stored(job.model.card.pool, caller.job_class, job.num_choices)
         num_tokens = job.num_prompt_tokens
-        self._prompt_tokens(job.model.name).inc(num_tokens)
+        self._metrics.prompt_tokens.labels(job.model.name).inc(num_tokens)
         self._metrics.request_prompt_tokens.of(job.model.name).observe(num_tokens)
 
     def admit_call(self, caller: Caller) -> None:

@@ -19,7 +19,6 @@ from frontend.surfaces.ollama.answer_events import OllamaEvents
 from frontend.surfaces.responses.feed import ResponseFeed
 from frontend.surfaces.unnumbered_feed import UnnumberedFeed
 from shared.protocol.reply import Surface
-from shared.telemetry.metrics import children_of
 
 
 class OpenAnswers:
@@ -37,11 +36,9 @@ class OpenAnswers:
         self._terminator = terminator
         self._recent = recent
         self._metrics = metrics
-        self._success = children_of(metrics.request_success)
-        self._generated = children_of(metrics.tokens.generated)
-        self._hand_overs = children_of(metrics.hand_overs)
         self._frontend_id = frontend_id
         self.num_open = 0
+        metrics.in_flight.set_function(lambda: self.num_open)
         self._is_cut = False
         self.all_closed = asyncio.Event()  # set while none is open
         self.all_closed.set()
@@ -60,7 +57,6 @@ class OpenAnswers:
         self.all_closed.clear()
         if self._is_cut:  # it was on its way when the others were
             generation.cut(Interrupt.SHUTDOWN)
-        self._metrics.in_flight.inc()
         latency = self._metrics.latency.inter_token
         feed: Feed
         if generation.response is not None:
@@ -85,7 +81,6 @@ class OpenAnswers:
         self.num_open -= 1
         if not self.num_open:
             self.all_closed.set()
-        self._metrics.in_flight.dec()
         generation.keepalive_s = 0.0
         generation.is_watched = False
         request = RecentRequest.of(generation, status)
@@ -118,12 +113,13 @@ class OpenAnswers:
 
     def _observe(self, request: RecentRequest, generation: Generation) -> None:
         model, latency = request.model, self._metrics.latency
+        success = self._metrics.request_success
         for stream in generation.streams:
             if stream.finish is not None:
-                self._success(model, stream.finish.reason.value).inc()
+                success.labels(model, stream.finish.reason.value).inc()
         if generation.is_resumed:
             return
-        self._generated(model).inc(request.num_output_tokens)
+        self._metrics.tokens.generated.labels(model).inc(request.num_output_tokens)
         if request.ttft_s is not None:
             latency.first_token.of(model).observe(request.ttft_s)
             token_s = generation.token_s
@@ -131,6 +127,6 @@ class OpenAnswers:
                 latency.per_token.of(model).observe(token_s)
         if generation.is_finished and request.e2e_s is not None:
             num_hand_overs = sum(each.num_hand_overs for each in generation.streams)
-            self._hand_overs(model).inc(num_hand_overs)
+            self._metrics.hand_overs.labels(model).inc(num_hand_overs)
             latency.whole.of(model).observe(request.e2e_s)
             self._metrics.tokens.of_request.of(model).observe(request.num_output_tokens)

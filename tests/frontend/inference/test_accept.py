@@ -34,7 +34,7 @@ async def test_a_full_queue_is_429_with_retry_after(stack: Stack) -> None:
         assert refused.json()["error"]["type"] == "rate_limit_error"
         assert int(refused.headers["retry-after"]) == 120  # nothing moves
         refusals = running.metrics.acceptance.refused.labels("queue_full", "interactive")
-        assert refusals._value.get() == 1
+        assert refusals.value == 1
         stack.backend.hold.set()
         assert {(await task).status_code for task in waiting} == {200}
 

@@ -50,7 +50,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def refused_by(running: RunningFrontend, code: str, job_class: str = "interactive") -> float:
-    return running.metrics.acceptance.refused.labels(code, job_class)._value.get()
+    return running.metrics.acceptance.refused.labels(code, job_class).value
 
 
 def assert_refused(answer: httpx.Response, code: str, *words: str) -> None:

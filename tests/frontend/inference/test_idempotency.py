@@ -304,7 +304,7 @@ async def test_keys_over_nats(stack: Stack) -> None:
 
 
 def counted(running: RunningFrontend, result: str) -> float:
-    return float(running.metrics.acceptance.keyed.labels(result)._value.get())
+    return float(running.metrics.acceptance.keyed.labels(result).value)
 
 
 async def first_rid(stack: Stack) -> str:

@@ -79,7 +79,7 @@ class Keys:
         return group.group_id
 
     def count(self, result: str) -> int:
-        return int(self.metrics.keyed.labels(result)._value.get())
+        return int(self.metrics.keyed.labels(result).value)
 
 
 @pytest.fixture

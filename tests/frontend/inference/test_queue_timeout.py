@@ -71,7 +71,7 @@ async def test_a_request_that_nobody_claims_ends_on_time(stack: Stack, is_defaul
         stack.backend.hold.set()
         assert_timed_out(await task)
         async with asyncio.timeout(10):
-            while running.metrics.answers.ended.labels("queue_timeout")._value.get() != 1:  # noqa: ASYNC110
+            while running.metrics.answers.ended.labels("queue_timeout").value != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 

@@ -97,7 +97,7 @@ async def test_an_end_whose_answer_was_lost_is_known_for_ones_own(
     await until_queued(stack, 0)
     assert len(await stack.cluster.ownership.read(rid)) == 1
     ended = running.metrics.answers.ended.labels(reason.value)
-    await eventually(lambda: ended._value.get() == 1)
+    await eventually(lambda: ended.value == 1)
 
 
 async def test_who_ends_what_has_ended_counts_nothing(stack: Stack) -> None:
@@ -109,7 +109,7 @@ async def test_who_ends_what_has_ended_counts_nothing(stack: Stack) -> None:
         assert await terminator.end(rid, stack.card.pool, None, FinishReason.CANCEL)
         assert not await terminator.end(rid, stack.card.pool, None, FinishReason.CANCEL)
     await eventually(lambda: not terminator._tasks)
-    assert running.metrics.answers.ended.labels("cancel")._value.get() == 1
+    assert running.metrics.answers.ended.labels("cancel").value == 1
 
 
 async def test_what_was_claimed_in_time_is_not_tried_again(stack: Stack) -> None:
@@ -140,7 +140,7 @@ async def test_a_choice_that_is_over_is_not_ended_with_the_others(stack: Stack) 
         await until_ended(stack, choice_rid(rid, 1))
         await eventually(lambda: running.frontend.side.streams.router.generations == [])
     assert await stack.cluster.ownership.last(rid) is None
-    assert running.metrics.answers.ended.labels("cancel")._value.get() == 1
+    assert running.metrics.answers.ended.labels("cancel").value == 1
 
 
 async def test_who_leaves_does_not_end_what_another_client_reads_here(stack: Stack) -> None:

@@ -170,7 +170,7 @@ async def test_who_waits_for_workers_that_fail_is_told_their_last_words(
         assert "no such GPU" in refused.json()["error"]["message"]
         ended = stack.cluster.ownership
         async with asyncio.timeout(10):
-            while not running.metrics.answers.ended.labels("unserved")._value.get():
+            while not running.metrics.answers.ended.labels("unserved").value:
                 await put_supervisor(stack, "no such GPU")
                 await asyncio.sleep(0.2)
         stack.backend.hold.set()
@@ -178,9 +178,7 @@ async def test_who_waits_for_workers_that_fail_is_told_their_last_words(
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "model_not_served"
         assert "no such GPU" in answer.json()["error"]["message"]
-        assert running.metrics.answers.ended.labels("unserved")._value.get() == 1, (
-            "nobody waits for it"
-        )
+        assert running.metrics.answers.ended.labels("unserved").value == 1, "nobody waits for it"
         rid = background.json()["id"].removeprefix("resp_")
         last = await ended.last(rid)
         assert last is None or not isinstance(last.record, End)
@@ -216,7 +214,7 @@ async def test_who_waits_for_a_model_that_is_withdrawn_is_told(
         await until_queued(stack, 1)
         assert await ModelCatalog(stack.cluster).withdraw(stack.card.pool)
         async with asyncio.timeout(10):
-            while not running.metrics.answers.ended.labels("unserved")._value.get():  # noqa: ASYNC110
+            while not running.metrics.answers.ended.labels("unserved").value:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         stack.backend.hold.set()
         answer = await waiting

@@ -104,7 +104,7 @@ async def test_who_is_refused_comes_back_when_it_was_told(stack: Stack) -> None:
         began_at = loop.time()
         asking = asyncio.create_task(client.completions.create(model="tiny", prompt="Hi"))
         refused = running.metrics.acceptance.refused.labels("queue_full", "interactive")
-        while not refused._value.get():  # noqa: ASYNC110
+        while not refused.value:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         stack.backend.hold.set()
         answer = await asking
