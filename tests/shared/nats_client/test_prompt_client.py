@@ -41,10 +41,15 @@ async def test_a_prompt_callback_hears_all_in_order(nc: RoleClient) -> None:
     await nc.subscribe("a.*", cb=on_message)
     await nc.publish("a.b", b"1")
     await nc.publish("a.b", b"2", headers={"Name": "x"})
+    await nc.publish("a.b", b"3", headers={"Name": " x\r\nOther: y"})
     await nc.publish("a.b", bytes(900_000))
+    for wrong in ("", "a b", "a.b\r\nPUB a.b 0"):
+        with pytest.raises(nats.errors.BadSubjectError):
+            await nc.publish(wrong, b"4")
     assert await round_trip(nc)
-    assert heard == [(b"1", None), (b"2", {"Name": "x"}), (bytes(900_000), None)]
-    assert nc.stats["in_msgs"] == 3 + 1  # the round trip
+    cleaned = {"Name": "x  Other: y"}
+    assert heard == [(b"1", None), (b"2", {"Name": "x"}), (b"3", cleaned), (bytes(900_000), None)]
+    assert nc.stats["in_msgs"] == 4 + 1  # the round trip
 
 
 async def test_an_error_of_a_callback_harms_no_other_message(nc: RoleClient) -> None:
