@@ -194,10 +194,8 @@ class DecodeStatus:
                 return False
             visible = self._visible = make_visible_text(tokenizer, self.claim.text)
         tokens = self.fold.tokens
-        num_tokens = len(tokens)
-        for i in range(self._num_decoded, num_tokens):
-            visible.add(tokens[i])
-        self._num_decoded = num_tokens
+        visible.extend(tokens[self._num_decoded :])
+        self._num_decoded = len(tokens)
         if self.fold.finish is not None:
             visible.finish()
         return True

@@ -7,6 +7,7 @@ any suffix that may begin a stop string, and it only ever grows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tokenizers import Tokenizer
@@ -148,6 +149,18 @@ class VisibleText:
             return True
         self._show(text, len(text) - self._held_back_len(text))
         return False
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Append several as `add` appends one; after a stop string the rest adds nothing."""
+        if self._stop or self.is_finished:
+            for token_id in token_ids:
+                self.add(token_id)
+            return
+        self.num_tokens += len(token_ids)
+        for token_id in token_ids:
+            if new_text := self._decoder.step(token_id):
+                self._parts.append(new_text)
+                self.visible_len += len(new_text)
 
     def finish(self) -> None:
         """The sequence ended for another reason than a stop string: nothing is held back."""

@@ -151,7 +151,10 @@ def test_any_ids_decode_to_something_and_always_to_the_same(name: str, data: st.
     tail = tuple(data.draw(st.lists(ids, max_size=6)))
     params = TextParams(prompt_tail=tail)
     text = show_all(make_visible(tokenizer, params), token_ids)
-    assert show_all(make_visible(tokenizer, params), token_ids) == text
+    at_once = make_visible(tokenizer, params)
+    at_once.extend(token_ids)
+    at_once.finish()
+    assert (at_once.text, at_once.visible_len) == (text, len(text))
 
 
 def test_unknown_ids_have_no_text() -> None:
@@ -232,9 +235,12 @@ def test_the_cut_does_not_depend_on_how_text_is_tokenized(
     """But for a longer stop string that ends in the same token, and starts earlier."""
     params = TextParams(stop=stop[:1], include_stop=include_stop)
     tokenizer = byte_level_tokenizer()
-    visible = make_visible(tokenizer, params)
+    visible, at_once = make_visible(tokenizer, params), make_visible(tokenizer, params)
     shown = show_all(visible, tokenizer.encode(text).ids)
+    at_once.extend(tokenizer.encode(text).ids)
+    at_once.finish()
     assert (shown, visible.matched_stop) == expected(text, params)
+    assert (at_once.text, at_once.matched_stop) == (shown, visible.matched_stop)
 
 
 @given(TEXTS, STOPS)
