@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.types import Scope
 
 _KEY = "jetflock.client"  # of a scope
+WHOLE_BODY = "jetflock.whole_body"  # in the scope of a request that has come to its end
 
 
 class ConnectedClient:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from frontend.http.connected_client import ConnectedClient
+from frontend.http.connected_client import WHOLE_BODY, ConnectedClient
 from frontend.http.error_response import retry_headers
 from frontend.text.event_writer import error_body
 from shared.errors import (
@@ -175,6 +175,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._is_in_body = False
+        self.scope[WHOLE_BODY] = True  # type: ignore[literal-required]
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

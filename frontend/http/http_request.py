@@ -12,7 +12,7 @@ from starlette.types import Scope
 from frontend.config import FrontendConfig
 from frontend.fields.cache_fields import checked_session
 from frontend.fields.unknown_fields import UnknownFields
-from frontend.http.connected_client import ConnectedClient
+from frontend.http.connected_client import WHOLE_BODY, ConnectedClient
 from frontend.jobs.body_intake import BodyIntake, ReadBody
 from frontend.jobs.client_request_id import client_request_id
 from frontend.jobs.idempotency_key import checked_key
@@ -168,26 +168,33 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes)
-    parts: list[bytes] = []
-    num_bytes = 0
+    body = bytearray()
+    if WHOLE_BODY in request.scope:  # there is nothing to wait for
+        await _read_to_end(request, max_bytes, body)
+        return bytes(body)
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S) as timeout:
-            while True:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestCancelled("The client is gone.")
-                num_bytes += len(message["body"])
-                if num_bytes > max_bytes:
-                    raise _too_large(max_bytes)
-                parts.append(message["body"])
-                if not message["more_body"]:
-                    return b"".join(parts)
+            await _read_to_end(request, max_bytes, body)
     except TimeoutError as exc:
         if not timeout.expired():
             raise
         raise RequestTimeout(
-            f"Of the body, {num_bytes} bytes came in {_BODY_TIMEOUT_S:g} s, and not its end."
+            f"Of the body, {len(body)} bytes came in {_BODY_TIMEOUT_S:g} s, and not its end."
         ) from exc
+    return bytes(body)
+
+
+async def _read_to_end(request: Request, max_bytes: int, body: bytearray) -> None:
+    """Raises RequestTooLarge or RequestCancelled."""
+    has_more = True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise RequestCancelled("The client is gone.")
+        if len(body) + len(message["body"]) > max_bytes:
+            raise _too_large(max_bytes)
+        body += message["body"]
+        has_more = message["more_body"]
 
 
 def _too_large(max_bytes: int) -> RequestTooLarge:
