@@ -32,8 +32,9 @@ class LogprobOptions:
     @property
     def num_scored_top(self) -> int | None:
         """The number of alternatives to each token of the prompt, for either use."""
-        counts = [self.num_prompt_top, self.num_top if self.echo else None]
-        return max((count for count in counts if count is not None), default=None)
+        if not self.echo or self.num_top is None:
+            return self.num_prompt_top
+        return max(self.num_top, self.num_prompt_top or 0)
 
     def max_output_tokens(self, num_prompt_tokens: int, max_bytes: int) -> int | None:
         """How many output tokens have room besides the prompt's logprobs; None: any number.

@@ -90,6 +90,8 @@ class SamplingFields(CacheFields, omit_defaults=True):
 _RANGED = sorted(RANGES.keys() & set(SamplingFields.__struct_fields__) - {"max_tokens"})
 _ranged_values = attrgetter(*_RANGED)
 _values_on_the_wire = attrgetter(*_SAME_ON_THE_WIRE)
+_chosen_values = attrgetter(*SAMPLING_DEFAULTS)
+_defaults_of = attrgetter(*(f"default_{name}" for name in SAMPLING_DEFAULTS))  # of a model card
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -163,12 +165,10 @@ class Sampling(msgspec.Struct, frozen=True):
 
 def sampling_defaults(card: ModelCard, *, use_model_defaults: bool) -> dict[str, float]:
     """What a request gets for the fields that it leaves open."""
-    defaults = dict(SAMPLING_DEFAULTS)
-    for name in defaults:
-        of_model = getattr(card, f"default_{name}")
-        if use_model_defaults and of_model is not None:
-            defaults[name] = of_model
-    return defaults
+    if not use_model_defaults:
+        return dict(SAMPLING_DEFAULTS)
+    of_model = zip(SAMPLING_DEFAULTS.items(), _defaults_of(card), strict=True)
+    return {name: usual if own is None else own for (name, usual), own in of_model}
 
 
 def resolve_sampling(
@@ -191,12 +191,10 @@ def resolve_sampling(
     `text_format`: of a body that says it elsewhere than in these fields.
     """
 
-    defaults = sampling_defaults(card, use_model_defaults=use_model_defaults)
-
-    def choose(name: str) -> float:
-        given: float | None = getattr(fields, name)
-        return defaults[name] if given is None else given
-
+    chosen = sampling_defaults(card, use_model_defaults=use_model_defaults)
+    for name, value in zip(chosen, _chosen_values(fields), strict=True):
+        if value is not None:
+            chosen[name] = value
     max_tokens = default_max_tokens if fields.max_tokens is None else fields.max_tokens
     min_tokens = fields.min_tokens or 0
     n = 1 if fields.n is None else fields.n
@@ -217,13 +215,13 @@ def resolve_sampling(
     params = SamplingParams(
         max_tokens=max_tokens or 0,
         seed=seed,
-        temperature=float(choose("temperature")),
-        top_p=float(choose("top_p")),
-        top_k=max(0, int(choose("top_k"))),
-        min_p=float(choose("min_p")),
+        temperature=float(chosen["temperature"]),
+        top_p=float(chosen["top_p"]),
+        top_k=max(0, int(chosen["top_k"])),
+        min_p=float(chosen["min_p"]),
         presence_penalty=fields.presence_penalty or 0.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
-        repetition_penalty=float(choose("repetition_penalty")),
+        repetition_penalty=float(chosen["repetition_penalty"]),
         min_tokens=min_tokens,
         ignore_eos=bool(fields.ignore_eos),
         stop_token_ids=stop_token_ids,

@@ -16,7 +16,8 @@ MAX_BAD_WORD_CHARS = 256
 
 def checked_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
     """OpenAI's map of token id to bias. Raises InvalidRequest."""
-    bias = bias or {}
+    if not bias:
+        return ()
     check_num_biased(len(bias))
     checked: dict[int, float] = {}
     for key, value in bias.items():
@@ -62,6 +63,8 @@ def bad_sequences(
 
     Raises InvalidRequest.
     """
+    if not words and not token_ids:
+        return ()
     words, token_ids = words or [], token_ids or []
     _check_number("bad_words", len(words), "words", MAX_BAD_WORDS)
     _check_number("bad_token_ids", len(token_ids), "ids", MAX_BIASED_TOKENS)

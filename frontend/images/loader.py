@@ -199,6 +199,8 @@ class ImageLoader:
 
         Raises InvalidRequest, which names the first wrong one.
         """
+        if not sources:
+            return []
         self.check(sources, model)
         sounds = [source for source in sources if isinstance(source, AudioSource)]
         heard = [

@@ -55,6 +55,8 @@ def prompt_of(
     if sound is not None:
         heard = [each.windows for each in loaded if isinstance(each, LoadedAudio)]
         expect(sound.token_id, heard, "audio")
+    if not loaded:
+        return Prompt(token_ids)
     whole: list[int] = []
     spans: list[ImageSpan] = []
     pixels: list[bytes] = []

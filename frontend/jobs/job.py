@@ -72,8 +72,20 @@ class Prompt:
     audio: PromptAudio | None = None  # that is transcribed
 
     @property
+    def needed_level(self) -> int:
+        """A role that knows less could not read what is no token in it."""
+        if self.embeds is not None:
+            return EMBEDS_LEVEL
+        if not self.images:
+            return 1
+        eyes = VIDEO_LEVEL if any(each.num_frames for each in self.images) else 1
+        return max(eyes, SOUND_LEVEL if self.num_audio_tokens else 1)
+
+    @property
     def num_audio_tokens(self) -> int:
         """The tokens that the audio of a chat takes."""
+        if not self.images:
+            return 0
         return sum(each.num_tokens for each in self.images if each.num_sound_frames)
 
 
@@ -224,20 +236,17 @@ class Job:
     def needed_level(self) -> int:
         """A role that knows less would draw other tokens, or could not read the answer."""
         readers = 1 if self.answer is None else AnswerParsers.of(self.answer).needed_level
-        samplings = self.samplings or (self.sampling,)
-        sees = any(prompt.images for prompt in self.prompts)
-        is_new = self.model.card.own_sight is not None or _shows_results(self.response)
-        eyes = SIGHT_LEVEL if sees and is_new else 1
-        has_video = any(each.num_frames for prompt in self.prompts for each in prompt.images)
-        eyes = VIDEO_LEVEL if has_video else eyes
-        eyes = SOUND_LEVEL if any(prompt.num_audio_tokens for prompt in self.prompts) else eyes
         fork = FORK_LEVEL if self.fork is not None and self.fork.given is not None else 1
         starts = START_LEVEL if self.sampling.logprobs.prompt_start else 1
         classes = CLASSIFY_LEVEL if self.surface in _OF_CLASSES else 1
-        levels = [sampling.params.needed_level for sampling in samplings]
-        embeds = EMBEDS_LEVEL if any(prompt.embeds for prompt in self.prompts) else 1
         ears = 1 if self.transcript is None else AUDIO_LEVEL
-        return max(readers, eyes, fork, starts, classes, embeds, ears, *levels)
+        samplings = [each.params.needed_level for each in self.samplings or (self.sampling,)]
+        prompts = [prompt.needed_level for prompt in self.prompts]
+        if any(prompt.images for prompt in self.prompts) and (
+            self.model.card.own_sight is not None or _shows_results(self.response)
+        ):
+            prompts.append(SIGHT_LEVEL)
+        return max(readers, fork, starts, classes, ears, *samplings, *prompts)
 
     def sampling_of(self, prompt_idx: int) -> Sampling:
         """How the outputs of one prompt are made."""

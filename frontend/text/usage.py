@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -65,7 +65,9 @@ class TokenUsage(WireStruct, frozen=True, kw_only=True):
     total_tokens: Count
 
 
-class _PromptCounts(NamedTuple):
+class PromptCounts(NamedTuple):
+    """Of the prompts of an answer, each once, however many choices it has."""
+
     num_tokens: int
     num_cached: int
     num_audio: int
@@ -76,13 +78,25 @@ class _PromptCounts(NamedTuple):
             cached_tokens=self.num_cached, audio_tokens=self.num_audio or UNSET
         )
 
+    @classmethod
+    def of(cls, streams: Sequence[TextStream]) -> Self:
+        """As far as it is known now."""
+        first = streams[0].reply
+        n = max(1, first.num_choices // first.num_prompts)
+        prompts = streams[::n]
+        return cls(
+            sum(stream.reply.num_prompt_tokens for stream in prompts),
+            sum(map(num_cached_tokens, prompts)),
+            sum(stream.reply.num_audio_tokens for stream in prompts),
+        )
+
 
 def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) -> Usage:
     """Each prompt counts once, however many choices it has.
 
     `num_reasoning` of the output tokens are reasoning; None: nobody can tell.
     """
-    prompts = _prompt_counts(streams)
+    prompts = PromptCounts.of(streams)
     num_output_tokens = sum(stream.num_output_tokens for stream in streams)
     return Usage(
         prompt_tokens=prompts.num_tokens,
@@ -97,7 +111,7 @@ def usage_of(streams: Sequence[TextStream], num_reasoning: int | None = None) ->
 
 def prompt_usage_of(streams: Sequence[TextStream]) -> PromptUsage:
     """The usage of embeddings, scores and rankings."""
-    prompts = _prompt_counts(streams)
+    prompts = PromptCounts.of(streams)
     num_output_tokens = sum(stream.num_output_tokens for stream in streams)
     return PromptUsage(
         prompt_tokens=prompts.num_tokens,
@@ -109,14 +123,3 @@ def prompt_usage_of(streams: Sequence[TextStream]) -> PromptUsage:
 def num_cached_tokens(stream: TextStream) -> int:
     """Prompt tokens that came from the prefix cache; known at the end."""
     return 0 if stream.finish is None else stream.finish.num_cached_tokens
-
-
-def _prompt_counts(streams: Sequence[TextStream]) -> _PromptCounts:
-    first = streams[0].reply
-    n = max(1, first.num_choices // first.num_prompts)
-    prompts = streams[::n]
-    return _PromptCounts(
-        sum(stream.reply.num_prompt_tokens for stream in prompts),
-        sum(map(num_cached_tokens, prompts)),
-        sum(stream.reply.num_audio_tokens for stream in prompts),
-    )

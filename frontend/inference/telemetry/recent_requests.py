@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from frontend.streams.generation import Generation
 from frontend.streams.reply_router import ReplyRouter
-from frontend.text.usage import usage_of
+from frontend.text.usage import PromptCounts
 
 _MAX_FINISHED = 40
 _MAX_OPEN = 20
@@ -41,7 +41,7 @@ class RecentRequest:
         """As of now."""
         now, timings = asyncio.get_running_loop().time(), generation.timings
         arrived_at, first_text_at = timings.arrived_at, timings.first_text_at
-        usage = usage_of(generation.streams)
+        prompts = PromptCounts.of(generation.streams)
         return cls(
             group_id=generation.group_id,
             rids=tuple(stream.rid for stream in generation.streams[:_MAX_CHOICES]),
@@ -52,9 +52,9 @@ class RecentRequest:
             arrived_at=time.time() - (now - arrived_at),
             status=status,
             finish="" if status is None else finish_of(generation),
-            num_prompt_tokens=usage.prompt_tokens,
-            num_cached_tokens=usage.prompt_tokens_details.cached_tokens,
-            num_output_tokens=usage.completion_tokens,
+            num_prompt_tokens=prompts.num_tokens,
+            num_cached_tokens=prompts.num_cached,
+            num_output_tokens=sum(each.num_output_tokens for each in generation.streams),
             ttft_s=first_text_at - arrived_at if first_text_at else None,
             e2e_s=None if status is None else now - arrived_at,
         )
