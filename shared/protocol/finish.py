@@ -76,6 +76,8 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     @property
     def num_beam_tokens(self) -> int:
         """The tokens of all the outputs that a beam search has found."""
+        if not self.beams:
+            return 0
         return sum(len(beam.token_ids) // 4 for beam in self.beams)
 
     @property

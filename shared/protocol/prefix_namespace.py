@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import msgspec
 
 NUM_BYTES = 16
+_NUM_KEPT = 1024
 
 
 class PublicPrefix(msgspec.Struct, frozen=True, array_like=True):
@@ -34,6 +36,7 @@ def public_namespace(revision: str, adapter: str) -> bytes:
     return _digest(b"jetflock-public", revision, adapter)
 
 
+@functools.lru_cache(maxsize=_NUM_KEPT)
 def _digest(person: bytes, *parts: str) -> bytes:
     digest = hashlib.blake2b(digest_size=NUM_BYTES, person=person)
     for part in parts:

@@ -6,6 +6,7 @@ field of that, and passes it on unchanged.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -14,15 +15,17 @@ from shared.errors import MalformedMessage
 from shared.protocol.codec import pack_map, unpack_map
 from shared.protocol.reply import ReplyParams, SealedReply
 
-_READABLE = tuple(name for name in SealedReply.__struct_fields__ if name != "rendering")
+_READABLE = SealedReply.__struct_fields__[:-1]  # the last one is `rendering`
+_readable_values = attrgetter(*_READABLE)
+_IS_READABLE = frozenset(_READABLE)
 _BUILTINS = (bytes,)
 
 
 def seal(reply: ReplyParams) -> SealedReply:
     """The reply data for whoever works on the request."""
     fields: dict[str, Any] = msgspec.to_builtins(reply, builtin_types=_BUILTINS)
-    rendering = {name: value for name, value in fields.items() if name not in _READABLE}
-    readable = {name: getattr(reply, name) for name in _READABLE}
+    rendering = {name: value for name, value in fields.items() if name not in _IS_READABLE}
+    readable = dict(zip(_READABLE, _readable_values(reply), strict=True))
     return SealedReply(**readable, rendering=pack_map(rendering))
 
 

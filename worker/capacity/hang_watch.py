@@ -43,8 +43,7 @@ class HangWatch:
     @property
     def step_age_s(self) -> float:
         """Seconds without a step while there are runs, or without an answer; else 0."""
-        step_age_s = self._engine.step_age_s if self._held_requests.num_runs else 0.0
-        return max(step_age_s, self._engine.answer_age_s)
+        return self._engine.owed_s(has_runs=self._held_requests.num_runs > 0)
 
     @property
     def limit_s(self) -> float:

@@ -81,11 +81,15 @@ class Claimer:
 
     async def _answer(self, flow: ClaimFlow, asked: Question) -> ClaimStep:
         request, delivery = flow.request, flow.delivery
-        match asked:
-            case Look.TAKERS:
-                return flow.on_takers(are_there=await self._has_takers(request))
+        match asked:  # each first delivery asks for the first three
             case Look.ADAPTER:
                 return flow.on_adapter(is_here=await self._adapters.ensure(request.adapter))
+            case StoreClaim(claim=claim):
+                return await self._store_claim(flow, claim)
+            case Look.WAITED:
+                return flow.on_waited(await self._waited_s(request, delivery))
+            case Look.TAKERS:
+                return flow.on_takers(are_there=await self._has_takers(request))
             case Look.RECORDS:
                 return flow.on_records(await self._ownership.read(request.rid))
             case Look.LAST:
@@ -95,8 +99,6 @@ class Claimer:
             case Look.OVERDUE:
                 is_late = await is_overdue(self._cluster, request, delivery)
                 return flow.on_overdue(is_overdue=is_late)
-            case Look.WAITED:
-                return flow.on_waited(await self._waited_s(request, delivery))
             case WhoServes(revisions=revisions):
                 return flow.on_served(is_served=await self._is_served(revisions))
             case WhoHolds(claim=claim):
@@ -106,8 +108,6 @@ class Claimer:
                 return flow.on_age(clock.age_s(stored.time))
             case ReadPast(records=records, claim_seq=seq):
                 return flow.on_past(await self._history.read(request.rid, records, seq))
-            case StoreClaim(claim=claim):
-                return await self._store_claim(flow, claim)
             case StoreEnd():
                 return await self._store_end(request, asked)
 

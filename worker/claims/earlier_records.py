@@ -114,6 +114,8 @@ def cost_before(
     """What a request has taken before `worker_id` claims it behind `records`, `waited_s` after it
     was queued. `told` is by the log: a worker that was killed has told less than it had.
     """
+    if not records:
+        return msgspec.structs.replace(told, queue_s=round(max(0.0, waited_s), 6))
     ages_s = [*((each.time - queued_at).total_seconds() for each in records), waited_s]
     claims = [
         (stored.record.worker, since_s, until_s)

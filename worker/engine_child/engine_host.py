@@ -231,20 +231,16 @@ class EngineHost:
         """Work begins: from now on steps are expected."""
         self._last_step_at = time.monotonic()
 
-    @property
-    def step_age_s(self) -> float:
-        """Seconds since the last step; a paused engine owes none."""
-        return 0.0 if self._is_paused else time.monotonic() - self._last_step_at
-
-    @property
-    def answer_age_s(self) -> float:
-        """Seconds that a command waits for an answer: after each one the engine tells its load.
+    def owed_s(self, *, has_runs: bool) -> float:
+        """Seconds for which it owes a step to its runs, or the answer to a command: after each one
+        the engine tells its load. A paused engine owes nothing.
 
         So an engine whose only run was aborted while it hung does not pass for an idle one.
         """
-        if self._asked_at is None or self._is_paused:
-            return 0.0
-        return time.monotonic() - self._asked_at
+        since = self._asked_at
+        if has_runs and (since is None or since > self._last_step_at):
+            since = self._last_step_at
+        return 0.0 if since is None or self._is_paused else time.monotonic() - since
 
     def excuse(self, seconds: float) -> None:
         """Excuses a time in which nothing was owed."""

@@ -71,6 +71,8 @@ class LaneTurns:
 
     def share(self, num_requests: int, levels: Collection[int]) -> dict[int, int]:
         """How many of the next requests are to come from each of these lanes."""
+        if len(levels) == 1 and num_requests:
+            return dict.fromkeys(levels, num_requests)
         starts = {level: max(self._starts[level], self._now) for level in sorted(levels)}
         counts = dict.fromkeys(starts, 0)
         for _ in range(num_requests):

@@ -212,7 +212,7 @@ class Runs:
                 held.trace.on_begun(begun.queue_s)
 
     def _accept(self, held: HeldRequest, output: RunOutput, now: float) -> None:
-        num_prefill = held.num_prefill_tokens
+        num_prefill = 0 if len(held.tokens) > held.num_prefix else held.num_prefill_tokens
         finish = output.finish
         if finish is not None:
             finish = self._storable(held.request, finish)

@@ -80,9 +80,10 @@ class PartitionWriter:
         """Whether some of a request is in no frame yet."""
         return any(pending == rid for pending, _ in self._pending_idx)
 
-    def oldest_unconfirmed_s(self, now: float) -> float:
-        """Age of the first unconfirmed frame; 0 when all are confirmed."""
-        return now - self._sent[0].first_sent_at if self._sent else 0.0
+    @property
+    def unconfirmed_since(self) -> float | None:
+        """When the first unconfirmed frame was sent; None when all are confirmed."""
+        return self._sent[0].first_sent_at if self._sent else None
 
     def append(self, entry: TokenEntry) -> None:
         """Queue an entry; contiguous ones of the same request and epoch become one."""
@@ -242,8 +243,9 @@ class TokenLog:
 
     @property
     def stalled_s(self) -> float:
-        now = time.monotonic()
-        return max(partition.oldest_unconfirmed_s(now) for partition in self._partitions)
+        moments = [partition.unconfirmed_since for partition in self._partitions]
+        since = min((moment for moment in moments if moment is not None), default=None)
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def is_stalled(self) -> bool:
