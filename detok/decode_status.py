@@ -8,6 +8,7 @@ from collections import deque
 from tokenizers import Tokenizer
 
 from detok.tokenizer_cache import TokenizerCache
+from shared.protocol.bills import Bill
 from shared.protocol.finish import Finish
 from shared.protocol.log_records import Claim, End, OwnershipRecord, TokenEntry
 from shared.protocol.reply import SealedReply, TextParams
@@ -79,6 +80,7 @@ class DecodeStatus:
         self.untold_s = 0.0  # from there to an `end` that says nothing of it
         self.place = 0  # of its end in the log; 0: it is not there
         self.ended_at = 0.0
+        self.bill: Bill | None = None  # made when its end is read
         self.has_failed = False  # its finish is not in the log
         self.nakked_epoch = 0
         self.is_dirty = False

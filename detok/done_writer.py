@@ -142,7 +142,7 @@ def done_of(status: DecodeStatus) -> Done:
         reply=status.reply,
         logprobs=bytes(status.fold.logprobs),
         prompt_logprobs=status.fold.prompt_logprobs,
-        bill=bill_of(status),
+        bill=status.bill or bill_of(status),
     )
 
 

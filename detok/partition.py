@@ -130,7 +130,8 @@ class Partition:
     def _bill(self, status: DecodeStatus, place: int, time_s: float) -> None:
         """Its end is in the log there."""
         status.place, status.ended_at = place, time_s
-        self._bills.add(bill_of(status), status.rebuild_point.seq)
+        status.bill = bill_of(status)
+        self._bills.add(status.bill, status.rebuild_point.seq)
 
     # Running
 
