@@ -19,6 +19,7 @@ _MARK = "is_prompt"  # of a callback
 _MAX_A_TURN = 64  # messages: a long backlog must not keep the loop from other work
 _SLOW_S = 0.8
 _NO_RESPONDERS = "503"
+_ACK_PREFIX = b"$JS.ACK."
 
 F = TypeVar("F", bound=Callable[..., Awaitable[None]])
 
@@ -53,7 +54,8 @@ class PromptClient(Client):
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
         subscription._received += 1
-        parsed = await self._process_headers(headers) if headers else None
+        is_stored = reply.startswith(_ACK_PREFIX)  # its headers were for the server that stored it
+        parsed = await self._process_headers(headers) if headers and not is_stored else None
         message = Msg(self, subject.decode(), reply.decode(), data, parsed, _sid=sid)
         try:
             await callback(message)
