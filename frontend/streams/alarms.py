@@ -21,7 +21,7 @@ class Alarms(Generic[T]):
 
     def set(self, thing: T, at: float) -> None:
         """Replaces what was set before. inf: never."""
-        if at == float("inf"):
+        if at == math.inf:
             self.drop(thing)
             return
         tick = math.ceil(max(0.0, at) / TICK_S)

@@ -169,8 +169,8 @@ class Generation:
     @property
     def route(self) -> str:
         """The API that it came through, as logs name it."""
-        is_generate = self.surface is Surface.GENERATE_SO_FAR
-        return (Surface.GENERATE if is_generate else self.surface).value
+        surface = self.surface
+        return (Surface.GENERATE if surface is Surface.GENERATE_SO_FAR else surface).value
 
     def is_called(self, client_id: str) -> bool:
         """Whether its client has this name for all of it, or for a prompt."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nats.aio.client import Client
@@ -331,27 +331,27 @@ class TokenLog:
             self._wake.set()
 
 
-def parts_of(whole: TokenEntry) -> Iterator[TokenEntry]:
+def parts_of(whole: TokenEntry) -> list[TokenEntry]:
     """Entries that a frame has room for; a finish rides in the last one."""
     num_tokens = len(whole.token_ids)
+    if num_tokens <= MAX_ENTRY_TOKENS and not whole.logprobs:
+        return [whole]
     record_bytes = len(whole.logprobs) // (num_tokens or 1)
     size = min(MAX_ENTRY_TOKENS, _MAX_FRAME_TOKENS * _TOKEN_BYTES // (_TOKEN_BYTES + record_bytes))
-    if num_tokens <= size:
-        yield whole
-        return
-    for start in range(0, num_tokens, size):
-        end = start + size
-        yield TokenEntry(
+    return [
+        TokenEntry(
             whole.rid,
             whole.epoch,
             whole.position + start,
-            whole.token_ids[start:end],
-            whole.finish if end >= num_tokens else None,
-            whole.logprobs[start * record_bytes : end * record_bytes],
+            whole.token_ids[start : start + size],
+            whole.finish if start + size >= num_tokens else None,
+            whole.logprobs[start * record_bytes : (start + size) * record_bytes],
             b"" if start else whole.prompt_logprobs,
             None if start else whole.restates,
-            whole.cost if end >= num_tokens else None,
+            whole.cost if start + size >= num_tokens else None,
         )
+        for start in range(0, num_tokens, size)
+    ]
 
 
 def _fit_together(one: TokenEntry, other: TokenEntry) -> bool:

@@ -58,12 +58,13 @@ class OpenAnswers:
         if self._is_cut:  # it was on its way when the others were
             generation.cut(Interrupt.SHUTDOWN)
         latency = self._metrics.latency.inter_token
+        surface = generation.surface
         feed: Feed
         if generation.response is not None:
             feed = ResponseFeed(generation, generation.response, latency, starting_after)
-        elif generation.surface is Surface.MESSAGES:
+        elif surface is Surface.MESSAGES:
             feed = UnnumberedFeed(generation, MessageEvents(generation.streams[0]), latency)
-        elif generation.surface in (Surface.OLLAMA_CHAT, Surface.OLLAMA_GENERATE):
+        elif surface in (Surface.OLLAMA_CHAT, Surface.OLLAMA_GENERATE):
             feed = UnnumberedFeed(generation, OllamaEvents(generation), latency)
         else:
             feed = EventFeed(generation, latency)

@@ -41,13 +41,13 @@ class RecentRequest:
         """As of now."""
         now, timings = asyncio.get_running_loop().time(), generation.timings
         arrived_at, first_text_at = timings.arrived_at, timings.first_text_at
-        prompts = PromptCounts.of(generation.streams)
+        prompts, reply = PromptCounts.of(generation.streams), generation.reply
         return cls(
             group_id=generation.group_id,
             rids=tuple(stream.rid for stream in generation.streams[:_MAX_CHOICES]),
-            owner=generation.reply.owner,
+            owner=reply.owner,
             tenant=generation.tenant,
-            model=generation.reply.model,
+            model=reply.model,
             route=generation.route,
             arrived_at=time.time() - (now - arrived_at),
             status=status,
