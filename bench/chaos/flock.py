@@ -54,6 +54,7 @@ class FlockPlan:
     num_detoks: int = 2
     num_workers: int = 2
     num_decode_workers: int = 0  # of them; the others compute prompts
+    has_transfer: bool = False  # keys and values go between them over TCP, not by a folder
     ack_wait_s: float = 4.0
     max_running: int = 128  # requests that one worker runs at a time
     announces_deaths: bool = True  # otherwise a supervisor starts another one, and says nothing
@@ -202,6 +203,9 @@ class Flock:
         port = free_port()
         return Member(role, link, self._kept(role, idx, link.url, port), port)
 
+    def _kv_disk_dir(self, worker: str) -> str:
+        return str(self._folder / (f"kv-{worker}" if self.plan.has_transfer else "kv"))
+
     def _kept(self, role: str, idx: int, nats_url: str, http_port: int) -> KeptProcess:
         name = f"{role}-{idx}"
         programs = RolePrograms(*(self._program(one) for one in ("frontend", "worker", "detok")))
@@ -216,7 +220,8 @@ class Flock:
             num_threads=1,
             max_running=self.plan.max_running,
             decode_workers=self.plan.num_decode_workers,
-            kv_disk_dir=str(self._folder / "kv") if self.plan.num_decode_workers else None,
+            kv_disk_dir=self._kv_disk_dir(name) if self.plan.num_decode_workers else None,
+            kv_transfer_bind="127.0.0.1:0" if self.plan.has_transfer else None,
             ack_wait_s=self.plan.ack_wait_s,
             ping_interval_s=1.0,
         )
