@@ -104,7 +104,7 @@ class TorchAttentionBackend:
         q = q * layer.scale
         if self._is_one_group:
             return self._attend(layer_id, q, kept, self._groups[0], choices[0]).flatten(1)
-        output = q.new_empty(*q.shape[:2], layer.latent_dim or layer.head_dim)
+        output = q.new_empty(*q.shape[:2], layer.num_values)
         for group, choice in zip(self._groups, choices, strict=True):
             output[group.tokens] = self._attend(layer_id, q[group.tokens], kept, group, choice)
         return output.flatten(1)

@@ -33,6 +33,16 @@ class AttentionLayer:
     indexer_id: int | None = None  # an indexer that has chosen before; None: none chooses for it
 
     @property
+    def group(self) -> int:
+        """The query heads that share a KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def num_values(self) -> int:
+        """Of what it gives for a head."""
+        return self.latent_dim or self.head_dim
+
+    @property
     def reach(self) -> int | None:
         """A token sees none before the `reach - 1` last ones; None: it may see all."""
         return self.chunk if self.window is None else self.window

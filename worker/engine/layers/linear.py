@@ -48,6 +48,32 @@ class PackedLinear:
         return output
 
 
+class HeadLinears:
+    """A linear layer for each head: a head's rows do not depend on how many tokens there are."""
+
+    def __init__(self, weights: torch.Tensor, linears: Linears) -> None:
+        """`weights` [num_heads, out_features, in_features]."""
+        self._linears = [linears.make(each.contiguous(), None) for each in weights]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, num_heads, in_features] -> [num_tokens, num_heads, out_features]."""
+        heads = x.transpose(0, 1).contiguous()
+        made = [linear(rows) for linear, rows in zip(self._linears, heads, strict=True)]
+        return torch.stack(made, dim=1)
+
+
+class HeadProducts:
+    """The same in one product, whose rows may depend on their company: for GPUs."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        """`weights` [num_heads, out_features, in_features]."""
+        self._weights = weights.contiguous()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, num_heads, in_features] -> [num_tokens, num_heads, out_features]."""
+        return torch.bmm(x.transpose(0, 1), self._weights.transpose(1, 2)).transpose(0, 1)
+
+
 class PlainLinears:
     """Makes layers of `F.linear`, whose rows may depend on their company: for GPUs."""
 

@@ -18,8 +18,8 @@ def check_on_gpu(model: ModelConfig) -> None:
             "the state of its recurrent layers is kept by CPUs alone",
         ),
         (
-            any(layer.latent_dim is not None for layer in model.attention_layers),
-            "no kernel there attends over its latents",
+            any(layer.num_chosen is not None for layer in model.attention_layers),
+            "no kernel there chooses the positions that its tokens see",
         ),
     ):
         if is_so:

@@ -262,7 +262,7 @@ class DecoderConfig(ModelConfig):
         is_of_all = head_norm is not None and head_norm.scope == "whole"
         has = {
             "a state beside keys and values": bool(self.recurrent),
-            "its latent of keys and values": self.latent is not None,
+            "its choice of positions": self.latent is not None and self.latent.indexer is not None,
             "its experts beside the MLP": any(each and each.is_beside_mlp for each in self.experts),
             "its gate of attention": self.has_attention_gate,
             "its values, shorter than keys,": self.value_dim is not None,

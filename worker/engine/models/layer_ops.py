@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
-from worker.engine.layers.linear import Linear, Linears
+from worker.engine.layers.linear import HeadLinears, Linear, Linears
 from worker.engine.models.layer_config import Activation, ClampedGate, MlpConfig
 from worker.engine.models.layer_ropes import Angles, LayerRopes
 from worker.engine.models.norms import HeadNorm, MeanOfRanks, rms_norm
@@ -59,6 +59,13 @@ class LayerOps(Protocol):
 
     def head(self, weight: torch.Tensor) -> Linear:
         """To all outputs; `weight` [num_outputs, hidden_size]."""
+        ...
+
+    def by_head(self, weights: torch.Tensor) -> Linear:
+        """A product of each head: [num_tokens, num_heads, in_features] to out_features.
+
+        `weights` [num_heads, out_features, in_features].
+        """
         ...
 
     def whole(self, summand: torch.Tensor) -> torch.Tensor:
@@ -125,6 +132,9 @@ class PlainLayerOps:
 
     def head(self, weight: torch.Tensor) -> Linear:
         return self.linears.make(weight, None)
+
+    def by_head(self, weights: torch.Tensor) -> Linear:
+        return HeadLinears(weights, self.linears)
 
     def whole(self, summand: torch.Tensor) -> torch.Tensor:
         return summand

@@ -219,7 +219,7 @@ _RECURRENT: dict[str, ReadConfig] = {
     "Qwen3_5MoeForCausalLM": qwen3_5_moe_config,
     "Zamba2ForCausalLM": zamba2_config,
 }
-# And these, which keep a latent of each token: on CPUs alone, and nothing else computes them.
+# And these, which keep a latent of each token; nothing else computes them.
 _LATENT: dict[str, ReadConfig] = {
     "DeepseekV2ForCausalLM": deepseek_v2_config,
     "DeepseekV32ForCausalLM": deepseek_v32_config,

@@ -90,6 +90,10 @@ FAMILIES = [
     Heads(96, 8, 128),  # GLM 4.5
     Heads(48, 1, 128),  # StarCoder
 ]
+LATENTS = [  # 512 values of each are the value
+    Heads(128, 1, 576),  # DeepSeek V3
+    Heads(16, 1, 576),  # DeepSeek V2 Lite
+]
 
 
 def chosen(gpu: Capability) -> Iterator[Case]:
@@ -107,6 +111,8 @@ def chosen(gpu: Capability) -> Iterator[Case]:
     yield from pages()
     for family in FAMILIES:
         yield from attention(gpu, family, BF16, BF16)
+    for family in LATENTS:
+        yield from attention(gpu, family, BF16, BF16, latent_dim=512)
 
 
 def all_cases(gpu: Capability) -> Iterator[Case]:
@@ -129,6 +135,8 @@ def all_cases(gpu: Capability) -> Iterator[Case]:
             yield from append(heads, dtype, kv_dtype, has_norm=has_norm)
     for dtype, family in itertools.product((BF16, F32), FAMILIES):
         yield from attention(gpu, family, dtype, dtype)
+    for dtype, family in itertools.product((BF16, F32), LATENTS):
+        yield from attention(gpu, family, dtype, dtype, latent_dim=512)
     for dtype, (hidden_size, size) in itertools.product(
         (BF16, F32), ((64, 172), (1024, 3072), (2048, 6144), (4096, 12288), (8192, 28672))
     ):
@@ -156,7 +164,8 @@ def attention(
     splits = KeySplits(
         empty(NUM_PIECES, 3, dtype=torch.int32), empty(NUM_ROWS + 1, dtype=torch.int32)
     )
-    scratch = DecodeScratch.of(NUM_PIECES, layer.num_heads, layer.head_dim, NOWHERE)
+    scratch = DecodeScratch.of(NUM_PIECES, layer.num_heads, layer.num_values, NOWHERE)
+    output = empty(NUM_ROWS, layer.num_heads, layer.num_values, dtype=dtype)
     name = " ".join([*map(str, heads), *kind, f"{dtype} over {kv_dtype}"])
     yield Case(
         f"decode {name}",
@@ -170,7 +179,7 @@ def attention(
             splits,
             scratch,
             decode_keys(layer, dtype, gpu),
-            torch.empty_like(q),
+            output,
         ),
     )
     yield Case(
@@ -178,7 +187,7 @@ def attention(
         lambda: extend_attention(
             *(q, pool, pool, table, blocks, layer),
             extend_keys(layer, dtype, gpu),
-            torch.empty_like(q),
+            output,
         ),
     )
 

@@ -19,7 +19,7 @@ from tests.worker.engine.cuda.short_device import ShortDevice
 from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, MIXTURES
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LATENT, MIXTURES
 from tests.worker.engine.models.vision.test_towers import STORIES, Seeing
 from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
@@ -38,7 +38,7 @@ def strict() -> Iterator[StrictDevice]:
 
 
 def save_family(path: Path, family: str, **changes: Any) -> Path:
-    model_type, overrides = (FUSED | FUSED_IN_TORCH | MIXTURES | GENERAL)[family]
+    model_type, overrides = (FUSED | FUSED_IN_TORCH | MIXTURES | LATENT | GENERAL)[family]
     return save_tiny_model(path, model_type, **(overrides | changes))
 
 
@@ -65,7 +65,7 @@ def assert_like_the_cpu(
         "gpt_oss",
         *(
             pytest.param(family, marks=pytest.mark.nightly)
-            for family in ("gemma2", "olmo2", "cohere2", "hunyuan")
+            for family in ("gemma2", "olmo2", "cohere2", "hunyuan", "deepseek_v2", "minicpm3")
         ),
     ],
 )
@@ -97,6 +97,15 @@ def test_experts_and_sinks_never_wait_for_the_gpu(
 ) -> None:
     path = save_family(tmp_path, "gpt_oss", num_hidden_layers=1, layer_types=["sliding_attention"])
     config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    assert_like_the_cpu(path, strict, *requests((30, 3), max_tokens=3), **config)
+
+
+def test_latents_never_wait_for_the_gpu(
+    tmp_path: Path, strict: StrictDevice, interpreter: None
+) -> None:
+    """With experts, behind a dense layer."""
+    config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    path = save_family(tmp_path, "deepseek_v3", num_hidden_layers=2)
     assert_like_the_cpu(path, strict, *requests((30, 3), max_tokens=3), **config)
 
 

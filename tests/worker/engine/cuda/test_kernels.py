@@ -35,12 +35,16 @@ class Pool:
         num_kv_heads: int,
         head_dim: int,
         dtype: torch.dtype = torch.float32,
+        *,
+        has_latents: bool = False,
     ) -> None:
         num_pages = [-(-seq_len // PAGE_SIZE) for seq_len in seq_lens]
         order = np.random.default_rng(0).permutation(sum(num_pages)).astype(np.int32)
         shape = (sum(num_pages) + 1, PAGE_SIZE, num_kv_heads, head_dim)
         self.seq_lens = seq_lens
         self.keys, self.values = (random(*shape, seed=seed).to(dtype) for seed in (1, 2))
+        if has_latents:
+            self.values = self.keys
         self.page_table = torch.full((len(seq_lens), max(num_pages)), sum(num_pages)).int()
         for row, (start, count) in enumerate(
             zip(np.cumsum([0, *num_pages]), num_pages, strict=False)
@@ -54,9 +58,10 @@ class Pool:
             data[self.page_table[row]]
             .flatten(0, 1)[:seq_len]
             .float()
-            .repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=1)
+            .repeat_interleave(layer.group, dim=1)
             for data in (self.keys, self.values)
         )
+        values = values[..., : layer.num_values]
         scores = torch.einsum("qhd,khd->hqk", q, keys) * layer.scale
         if layer.soft_cap is not None:
             scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
@@ -83,6 +88,7 @@ LAYERS = {
     "chunk": AttentionLayer(4, 2, 16, 0.25, chunk=24),
     "soft cap": AttentionLayer(8, 2, 16, 0.25, soft_cap=2.0),
     "sinks": AttentionLayer(4, 2, 16, 0.25, sinks=torch.tensor([0.5, -1.0, 3.0, 0.0])),
+    "latents": AttentionLayer(20, 1, 520, 0.05, latent_dim=512),  # more heads than a program has
 }
 
 
@@ -99,12 +105,13 @@ def test_decode_attention(name: str, dtype: torch.dtype, device: torch.device) -
 
     layer = LAYERS[name]
     seq_lens = [1, 15, 16, 130, 67, 1200]
-    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype)
+    has_latents = layer.latent_dim is not None
+    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype, has_latents=has_latents)
     q = random(7, layer.num_heads, layer.head_dim)
     splits = count_splits(np.array([*seq_lens, 0]), 20)
     assert splits.tolist() == [1, 1, 1, 2, 1, 17, 0]
     pieces, ends = list_pieces(splits, 27)
-    output = torch.full_like(q, 77.0, device=device)
+    output = torch.full((*q.shape[:2], layer.num_values), 77.0, device=device)
     decode_attention(
         q.to(device),
         pool.keys.to(device),
@@ -113,7 +120,7 @@ def test_decode_attention(name: str, dtype: torch.dtype, device: torch.device) -
         torch.tensor([*seq_lens, 0], dtype=torch.int32, device=device),
         on(layer, device),
         KeySplits(torch.from_numpy(pieces).to(device), torch.from_numpy(ends).int().to(device)),
-        DecodeScratch.of(27, layer.num_heads, layer.head_dim, device),
+        DecodeScratch.of(27, layer.num_heads, layer.num_values, device),
         32,
         output,
     )
@@ -129,12 +136,13 @@ def test_extend_attention(name: str, dtype: torch.dtype, device: torch.device) -
 
     layer = LAYERS[name]
     seq_lens, query_lens = [7, 40, 70, 9], [1, 40, 21, 1]
-    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype)
+    has_latents = layer.latent_dim is not None
+    pool = Pool(seq_lens, layer.num_kv_heads, layer.head_dim, dtype, has_latents=has_latents)
     q = random(sum(query_lens), layer.num_heads, layer.head_dim)
     nothing = torch.empty(0)
     rows = StepRows(1, np.array(query_lens), np.array(seq_lens), nothing, nothing)
     table = np.concatenate([cut_queries(rows, 8), np.zeros((3, 4), np.int32)])
-    output = torch.full_like(q, 77.0, device=device)
+    output = torch.full((*q.shape[:2], layer.num_values), 77.0, device=device)
     extend_attention(
         q.to(device),
         pool.keys.to(device),

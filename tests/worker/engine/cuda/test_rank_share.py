@@ -47,6 +47,11 @@ DENSE = FUSED | {
     for name, family in FUSED_IN_TORCH.items()
     if name not in ("gemma4 experts", "llama4", "ministral3", "ministral3 window")
 }
+DIVIDED_LATENTS = {
+    name: family
+    for name, family in LATENT.items()
+    if name not in ("deepseek_v32", "glm_moe_dsa")  # they choose positions
+}
 DIVIDED_MIXTURES = {
     name: family
     for name, family in (MIXTURES | {"llama4": FUSED_IN_TORCH["llama4"]}).items()
@@ -167,6 +172,12 @@ def test_ranks_give_the_logits_of_one(tmp_path: Path, name: str) -> None:
     assert_divided(save_tiny_model(tmp_path, model_type, **overrides), 2)
 
 
+@pytest.mark.parametrize("name", by_day(DIVIDED_LATENTS, {"deepseek_v2", "youtu"}))
+def test_ranks_attend_over_latents_by_their_heads(tmp_path: Path, name: str) -> None:
+    model_type, overrides = DIVIDED_LATENTS[name]
+    assert_divided(save_tiny_model(tmp_path, model_type, **overrides), 2)
+
+
 # One by one and stacked, in turns, transposed, with biases; a shared one, dense layers before.
 EXPERTS_BY_DAY = {"mixtral", "gpt_oss", "glm4_moe", "granitemoeshared", "qwen2_moe"}
 
@@ -207,9 +218,9 @@ def test_more_ranks_than_heads_of_keys_and_values_share_them(tmp_path: Path) -> 
     [
         (FUSED_IN_TORCH["gemma4 experts"], "its experts beside the MLP"),
         (RECURRENT["lfm2"], "a state beside keys and values"),
-        (LATENT["deepseek_v3"], "its latent of keys and values"),
+        (LATENT["deepseek_v32"], "its choice of positions"),
     ],
-    ids=["experts", "states", "latents"],
+    ids=["experts", "states", "positions"],
 )
 def test_what_is_not_divided_is_refused_by_name(
     tmp_path: Path, family: tuple[str, dict[str, Any]], told: str

@@ -70,7 +70,7 @@ class KernelAttention(PagedGpuAttention):
 
     def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
         batch = self._batch
-        output = torch.empty_like(q)
+        output = q.new_empty(*q.shape[:2], self._layers[layer_id].num_values)
         if batch.num_decode:
             self._decode.attend(q, batch, layer_id, output)
         if batch.num_decode < len(batch.seq_lens):

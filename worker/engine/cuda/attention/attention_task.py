@@ -51,6 +51,8 @@ class AttentionTask:
         for layer in self.layers:
             if layer.chunk is not None:
                 return "it knows no chunks of tokens that see each other alone"
+            if layer.latent_dim is not None:
+                return "it attends to keys and values, not to latents"
             if layer.head_dim not in HEAD_DIMS:
                 return f"heads of {layer.head_dim} values are none of {_listed(HEAD_DIMS)}"
         match kernel:
@@ -81,9 +83,8 @@ class AttentionTask:
         if self.page_size not in XQA_PAGE_SIZES:
             return f"page_size={self.page_size} is none of {_listed(XQA_PAGE_SIZES)}"
         for layer in self.layers:
-            group = layer.num_heads // layer.num_kv_heads
-            if group > XQA_MAX_GROUP:
-                return f"{group} heads share keys and values, it takes up to {XQA_MAX_GROUP}"
+            if layer.group > XQA_MAX_GROUP:
+                return f"{layer.group} heads share keys and values, it takes up to {XQA_MAX_GROUP}"
             if layer.soft_cap is not None:
                 return "it knows no soft cap"
         return None

@@ -65,7 +65,7 @@ class PagedGpuAttention(ABC):
     def _attend(self, q: torch.Tensor, layer_id: int) -> torch.Tensor:
         """`q` [num_tokens, num_heads, head_dim], whose keys and values are in the pool.
 
-        [num_tokens, num_heads * head_dim].
+        [num_tokens, num_heads * num_values].
         """
 
 
@@ -84,7 +84,7 @@ class AttentionPart(Protocol):
         q: torch.Tensor,  # [num_tokens, num_heads, head_dim], of the whole step
         batch: GpuBatch,
         layer_id: int,
-        output: torch.Tensor,  # as `q`: its own rows' tokens are written
+        output: torch.Tensor,  # [num_tokens, num_heads, num_values]: its own rows' are written
     ) -> None:
         """Keys and values of the step are in the pool."""
         ...

@@ -37,9 +37,10 @@ class PlainAttention(PagedGpuAttention):
             data[batch.page_table[batch.token_rows].long()]
             .flatten(1, 2)
             .float()
-            .repeat_interleave(layer.num_heads // layer.num_kv_heads, dim=2)
+            .repeat_interleave(layer.group, dim=2)
             for data in self._pool.keys_and_values(layer_id)
         )  # [num_tokens, num_slots, num_heads, head_dim]
+        values = values[..., : layer.num_values]
         scores = torch.einsum("thd,tshd->ths", q.float(), keys) * layer.scale
         if layer.soft_cap is not None:
             scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)

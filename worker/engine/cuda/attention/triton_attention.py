@@ -54,7 +54,7 @@ class TritonDecode:
         self._scratch = DecodeScratch.of(
             max_pieces,
             max(layer.num_heads for layer in layers),
-            max(layer.head_dim for layer in layers),
+            max(layer.num_values for layer in layers),
             on_device,
         )
         self._splits = np.zeros(0, np.int64)  # that the tensors above have

@@ -15,6 +15,7 @@ Capability = tuple[int, int]
 
 MIN_TILE = 16  # rows, keys or dimensions of a matrix product on tensor cores
 MOST_KEYS = 64
+_DECODED_VALUES = 1 << 13  # sums in the registers of a program's four warps
 
 _KIB = 1024
 _SHARED_BYTES = {  # that a program may have
@@ -36,11 +37,16 @@ def shared_bytes(capability: Capability) -> int:
     return _SHARED_BYTES.get(capability, _LEAST_SHARED_BYTES)
 
 
-def extend_rows(dtype: torch.dtype, head_dim: int) -> int:
+def extend_rows(layer: AttentionLayer, dtype: torch.dtype) -> int:
     """Queries times the heads that share a KV head, of the extend kernel's programs."""
     rows = 32 if dtype == torch.float32 else 128
     dims = 256 if dtype == torch.float32 else 128
-    return min(rows, rows * dims // _power_of_two(head_dim))
+    return max(MIN_TILE, min(rows, rows * dims // _power_of_two(layer.num_values)))
+
+
+def extend_heads(layer: AttentionLayer, dtype: torch.dtype) -> int:
+    """Of those that share a KV head, how many a program of the extend kernel has."""
+    return min(layer.group, extend_rows(layer, dtype))
 
 
 def extend_keys(layer: AttentionLayer, dtype: torch.dtype, capability: Capability) -> int:
@@ -48,26 +54,26 @@ def extend_keys(layer: AttentionLayer, dtype: torch.dtype, capability: Capabilit
     most = MOST_KEYS if capability[0] in _WIDE_PRODUCTS else MOST_KEYS // 2
     if dtype == torch.float32:
         most = MIN_TILE
-    rows = max(_least_rows(layer), extend_rows(dtype, layer.head_dim))
-    return _fitting(most, rows, layer, dtype, capability)
+    return _fitting(most, extend_rows(layer, dtype), layer, dtype, capability)
+
+
+def decode_rows(layer: AttentionLayer) -> int:
+    """The heads that share a KV head, or some of them, of the decode kernel's programs."""
+    most = max(MIN_TILE, _DECODED_VALUES // _power_of_two(layer.num_values))
+    return min(most, max(MIN_TILE, _power_of_two(layer.group)))
 
 
 def decode_keys(layer: AttentionLayer, dtype: torch.dtype, capability: Capability) -> int:
     """That the decode kernel's programs read at a time."""
-    rows = _least_rows(layer)
+    rows = decode_rows(layer)
     values = (1 << 16) // rows if dtype == torch.float32 else 1 << 14
-    most = max(MIN_TILE, min(MOST_KEYS, values // _power_of_two(layer.head_dim)))
+    most = max(MIN_TILE, min(MOST_KEYS, values // _power_of_two(layer.num_values)))
     return _fitting(most, rows, layer, dtype, capability)
 
 
 def least_bytes(layer: AttentionLayer, dtype: torch.dtype) -> int:
-    """Bytes of shared memory that the smallest program takes."""
-    return _taken_bytes(_least_rows(layer), MIN_TILE, layer, dtype)
-
-
-def _least_rows(layer: AttentionLayer) -> int:
-    """The rows of one query: the heads that share a KV head."""
-    return max(MIN_TILE, _power_of_two(layer.num_heads // layer.num_kv_heads))
+    """Bytes of shared memory that the smallest programs take."""
+    return _taken_bytes(max(decode_rows(layer), extend_rows(layer, dtype)), MIN_TILE, layer, dtype)
 
 
 def _fitting(
@@ -82,8 +88,11 @@ def _fitting(
 
 def _taken_bytes(rows: int, num_keys: int, layer: AttentionLayer, dtype: torch.dtype) -> int:
     """Queries, keys, values, and their weights."""
-    dims = max(MIN_TILE, _power_of_two(layer.head_dim))
-    return (dims * (rows + 2 * num_keys) + rows * num_keys) * dtype.itemsize
+    dims = max(MIN_TILE, _power_of_two(layer.num_values))
+    taken = dims * (rows + 2 * num_keys) + rows * num_keys
+    if layer.num_values < layer.head_dim:
+        taken += max(MIN_TILE, _power_of_two(layer.head_dim - layer.num_values)) * (rows + num_keys)
+    return taken * dtype.itemsize
 
 
 def _power_of_two(number: int) -> int:

@@ -45,8 +45,7 @@ def cut_queries(rows: StepRows, num_queries: int) -> npt.NDArray[np.int32]:
 
 def block_queries(layer: AttentionLayer, dtype: torch.dtype) -> int:
     """The queries of a full block: each has a row for every head that shares its KV head."""
-    num_rows = extend_rows(dtype, layer.head_dim)
-    return max(1, num_rows * layer.num_kv_heads // layer.num_heads)
+    return max(1, extend_rows(layer, dtype) // layer.group)
 
 
 def most_blocks(num_rows: int, num_tokens: int, num_queries: int) -> int:

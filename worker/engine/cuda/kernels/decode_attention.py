@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from worker.engine.cuda.batch.attention_tiles import MIN_TILE
+from worker.engine.cuda.batch.attention_tiles import MIN_TILE, decode_rows
 from worker.engine.cuda.batch.key_splits import KeySplits
 from worker.engine.cuda.kernels.paged_places import paged_places
 from worker.engine.layers.attention_backend import AttentionLayer
@@ -26,15 +26,15 @@ NO_CHUNK = 1 << 30
 class DecodeScratch:
     """What the pieces leave for the merge, for as many as there may be."""
 
-    values: torch.Tensor  # [max_pieces, num_heads, head_dim] float32
+    values: torch.Tensor  # [max_pieces, num_heads, num_values] float32
     log_sums: torch.Tensor  # [max_pieces, num_heads] float32
 
     @classmethod
     def of(
-        cls, max_pieces: int, num_heads: int, head_dim: int, device: torch.device
+        cls, max_pieces: int, num_heads: int, num_values: int, device: torch.device
     ) -> DecodeScratch:
         return cls(
-            torch.empty(max_pieces, num_heads, head_dim, dtype=torch.float32, device=device),
+            torch.empty(max_pieces, num_heads, num_values, dtype=torch.float32, device=device),
             torch.empty(max_pieces, num_heads, dtype=torch.float32, device=device),
         )
 
@@ -42,20 +42,22 @@ class DecodeScratch:
 def decode_attention(
     q: torch.Tensor,  # [num_rows, num_heads, head_dim]
     keys: torch.Tensor,  # [num_pages, page_size, num_kv_heads, head_dim]
-    values: torch.Tensor,
+    values: torch.Tensor,  # as `keys`; of latents they are the keys
     page_table: torch.Tensor,  # [num_rows, max_pages] int32
     seq_lens: torch.Tensor,  # [num_rows] int32, the query's own token included
     layer: AttentionLayer,
     splits: KeySplits,
     scratch: DecodeScratch,
     num_keys: int,  # that a program reads at a time
-    output: torch.Tensor,  # as `q`, written: but for rows that have no pieces
+    output: torch.Tensor,  # [num_rows, num_heads, num_values], but for rows that have no pieces
 ) -> None:
     """Keys and values of the queries' own tokens are in the pool already."""
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = keys.shape[1:3]
-    block_dim = max(MIN_TILE, triton.next_power_of_2(head_dim))
-    _split_kernel[(len(splits.pieces), num_kv_heads)](
+    rows = decode_rows(layer)
+    block_dim = max(MIN_TILE, triton.next_power_of_2(layer.num_values))
+    num_parts = triton.cdiv(layer.group, rows)
+    _split_kernel[(len(splits.pieces), num_kv_heads * num_parts)](
         q,
         keys,
         values,
@@ -69,12 +71,15 @@ def decode_attention(
         NO_CHUNK if layer.chunk is None else layer.chunk,
         layer.soft_cap or 0.0,
         page_table.stride(0),
-        GROUP=num_heads // num_kv_heads,
+        GROUP=layer.group,
+        NUM_PARTS=num_parts,
         NUM_KV_HEADS=num_kv_heads,
         PAGE_SIZE=page_size,
         HEAD_DIM=head_dim,
+        VALUE_DIM=layer.num_values,
         BLOCK_DIM=block_dim,
-        ROWS=max(MIN_TILE, triton.next_power_of_2(num_heads // num_kv_heads)),
+        BLOCK_REST=max(MIN_TILE, triton.next_power_of_2(head_dim - layer.num_values)),
+        ROWS=rows,
         BLOCK_KEYS=num_keys,
         HAS_SOFT_CAP=layer.soft_cap is not None,
         num_warps=4,
@@ -87,7 +92,7 @@ def decode_attention(
         layer.sinks if layer.sinks is not None else scratch.log_sums,
         output,
         BLOCK_SPLITS=BLOCK_SPLITS,
-        HEAD_DIM=head_dim,
+        VALUE_DIM=layer.num_values,
         BLOCK_DIM=block_dim,
         HAS_SINKS=layer.sinks is not None,
         num_warps=2,
@@ -110,15 +115,19 @@ def _split_kernel(
     soft_cap,
     table_stride,
     GROUP: tl.constexpr,
+    NUM_PARTS: tl.constexpr,  # of a group
     NUM_KV_HEADS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,  # less than of a key: the key's first are the value
     BLOCK_DIM: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
 ):
-    piece, kv_head = tl.program_id(0), tl.program_id(1)
+    piece = tl.program_id(0)
+    kv_head, part = tl.program_id(1) // NUM_PARTS, tl.program_id(1) % NUM_PARTS
     row = tl.load(pieces_ptr + piece * 3)
     split = tl.load(pieces_ptr + piece * 3 + 1)
     num_splits = tl.load(pieces_ptr + piece * 3 + 2)
@@ -132,9 +141,11 @@ def _split_kernel(
     start = first_seen + split * split_len
     end = tl.minimum(start + split_len, seq_len)
 
-    heads = tl.arange(0, ROWS)  # of the query heads that share this KV head
+    heads = part * ROWS + tl.arange(0, ROWS)  # of the query heads that share this KV head
     dims = tl.arange(0, BLOCK_DIM)
-    is_dim = dims < HEAD_DIM
+    is_dim = dims < VALUE_DIM
+    rest = VALUE_DIM + tl.arange(0, BLOCK_REST)
+    is_rest = rest < HEAD_DIM
     is_head = heads < GROUP
     q_heads = row.to(tl.int64) * num_heads + kv_head * GROUP + heads
     q = tl.load(
@@ -142,6 +153,12 @@ def _split_kernel(
         mask=is_head[:, None] & is_dim[None, :],
         other=0.0,
     )
+    if VALUE_DIM < HEAD_DIM:
+        q_rest = tl.load(
+            q_ptr + q_heads[:, None] * HEAD_DIM + rest[None, :],
+            mask=is_head[:, None] & is_rest[None, :],
+            other=0.0,
+        )
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, BLOCK_DIM], tl.float32)
@@ -163,6 +180,13 @@ def _split_kernel(
         keys = tl.load(keys_ptr + places[:, None] + dims[None, :], mask=is_value, other=0.0)
         # ieee: of float32 all bits count, not those of TF32 alone.
         scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee")
+        if VALUE_DIM < HEAD_DIM:
+            keys_rest = tl.load(
+                keys_ptr + places[:, None] + rest[None, :],
+                mask=is_token[:, None] & is_rest[None, :],
+                other=0.0,
+            )
+            scores += tl.dot(q_rest, tl.trans(keys_rest.to(q.dtype)), input_precision="ieee")
         scores = scores.to(tl.float32) * scale
         if HAS_SOFT_CAP:
             scores = soft_cap * (2 * tl.sigmoid(2 * scores / soft_cap) - 1)  # tanh
@@ -170,7 +194,9 @@ def _split_kernel(
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
         weights = tl.exp(scores - new_largest[:, None])
         shrink = tl.exp(largest - new_largest)
-        values = tl.load(values_ptr + places[:, None] + dims[None, :], mask=is_value, other=0.0)
+        values = keys
+        if VALUE_DIM == HEAD_DIM:
+            values = tl.load(values_ptr + places[:, None] + dims[None, :], mask=is_value, other=0.0)
         acc = acc * shrink[:, None]
         added = tl.dot(weights.to(q.dtype), values.to(q.dtype), input_precision="ieee")
         acc += added.to(tl.float32)
@@ -183,7 +209,7 @@ def _split_kernel(
     tl.store(split_log_sums_ptr + places, log_sum, mask=is_head)
     acc = acc / tl.where(is_empty, 1.0, total)[:, None]
     tl.store(
-        split_values_ptr + places[:, None] * HEAD_DIM + dims[None, :],
+        split_values_ptr + places[:, None] * VALUE_DIM + dims[None, :],
         acc,
         mask=is_head[:, None] & is_dim[None, :],
     )
@@ -197,7 +223,7 @@ def _merge_kernel(
     sinks_ptr,
     output_ptr,
     BLOCK_SPLITS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
@@ -207,7 +233,7 @@ def _merge_kernel(
     if first == end:
         return
     dims = tl.arange(0, BLOCK_DIM)
-    is_dim = dims < HEAD_DIM
+    is_dim = dims < VALUE_DIM
     largest = float("-inf")
     total = 0.0
     if HAS_SINKS:
@@ -220,7 +246,7 @@ def _merge_kernel(
         places = splits.to(tl.int64) * num_heads + head
         log_sums = tl.load(split_log_sums_ptr + places, mask=is_split, other=float("-inf"))
         values = tl.load(
-            split_values_ptr + places[:, None] * HEAD_DIM + dims[None, :],
+            split_values_ptr + places[:, None] * VALUE_DIM + dims[None, :],
             mask=(is_split & (log_sums > float("-inf")))[:, None] & is_dim[None, :],
             other=0.0,
         )
@@ -232,4 +258,4 @@ def _merge_kernel(
         total = total * shrink + tl.sum(shares, axis=0)
         largest = new_largest
     place = row.to(tl.int64) * num_heads + head
-    tl.store(output_ptr + place * HEAD_DIM + dims, acc / total, mask=is_dim)
+    tl.store(output_ptr + place * VALUE_DIM + dims, acc / total, mask=is_dim)

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from worker.engine.cuda.batch.attention_tiles import MIN_TILE
+from worker.engine.cuda.batch.attention_tiles import MIN_TILE, extend_heads
 from worker.engine.cuda.batch.query_blocks import QueryBlocks
 from worker.engine.cuda.kernels.decode_attention import NO_CHUNK, NO_WINDOW
 from worker.engine.cuda.kernels.paged_places import paged_places
@@ -22,18 +22,19 @@ from worker.engine.layers.attention_backend import AttentionLayer
 def extend_attention(
     q: torch.Tensor,  # [num_tokens, num_heads, head_dim]
     keys: torch.Tensor,  # [num_pages, page_size, num_kv_heads, head_dim]
-    values: torch.Tensor,
+    values: torch.Tensor,  # as `keys`; of latents they are the keys
     page_table: torch.Tensor,  # [num_rows, max_pages] int32
     blocks: QueryBlocks,
     layer: AttentionLayer,
     num_keys: int,  # that a program reads at a time
-    output: torch.Tensor,  # [num_tokens, num_heads, head_dim], written where the blocks say
+    output: torch.Tensor,  # [num_tokens, num_heads, num_values], written where the blocks say
 ) -> None:
     """Keys and values of the queries' own tokens are in the pool already."""
-    _, num_heads, head_dim = q.shape
+    head_dim = q.shape[-1]
     page_size, num_kv_heads = keys.shape[1:3]
-    group = num_heads // num_kv_heads
-    _extend_kernel[(blocks.num_blocks, num_kv_heads)](
+    num_heads = extend_heads(layer, q.dtype)  # of a program
+    num_parts = triton.cdiv(layer.group, num_heads)
+    _extend_kernel[(blocks.num_blocks, num_kv_heads * num_parts)](
         q,
         keys,
         values,
@@ -46,13 +47,17 @@ def extend_attention(
         NO_CHUNK if layer.chunk is None else layer.chunk,
         layer.soft_cap or 0.0,
         page_table.stride(0),
-        GROUP=group,
+        GROUP=layer.group,
+        HEADS=num_heads,
+        NUM_PARTS=num_parts,
         NUM_KV_HEADS=num_kv_heads,
         PAGE_SIZE=page_size,
         HEAD_DIM=head_dim,
-        BLOCK_DIM=max(MIN_TILE, triton.next_power_of_2(head_dim)),
+        VALUE_DIM=layer.num_values,
+        BLOCK_DIM=max(MIN_TILE, triton.next_power_of_2(layer.num_values)),
+        BLOCK_REST=max(MIN_TILE, triton.next_power_of_2(head_dim - layer.num_values)),
         BLOCK_QUERIES=blocks.num_queries,
-        ROWS=max(MIN_TILE, triton.next_power_of_2(blocks.num_queries * group)),
+        ROWS=max(MIN_TILE, triton.next_power_of_2(blocks.num_queries * num_heads)),
         BLOCK_KEYS=num_keys,
         HAS_LIMIT=layer.window is not None or layer.chunk is not None,
         HAS_SOFT_CAP=layer.soft_cap is not None,
@@ -78,10 +83,14 @@ def _extend_kernel(
     soft_cap,
     table_stride,
     GROUP: tl.constexpr,
+    HEADS: tl.constexpr,  # of a group, in a program
+    NUM_PARTS: tl.constexpr,  # of a group
     NUM_KV_HEADS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,  # less than of a key: the key's first are the value
     BLOCK_DIM: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
@@ -90,7 +99,8 @@ def _extend_kernel(
     HAS_SINKS: tl.constexpr,
     LOG2_E: tl.constexpr,
 ):
-    block, kv_head = tl.program_id(0), tl.program_id(1)
+    block = tl.program_id(0)
+    kv_head, group_part = tl.program_id(1) // NUM_PARTS, tl.program_id(1) % NUM_PARTS
     row = tl.load(blocks_ptr + block * 4)
     first_token = tl.load(blocks_ptr + block * 4 + 1)  # of the step
     first_position = tl.load(blocks_ptr + block * 4 + 2)
@@ -99,15 +109,24 @@ def _extend_kernel(
         return
 
     rows = tl.arange(0, ROWS)
-    query = rows // GROUP
-    head = kv_head * GROUP + rows % GROUP
-    is_row = (query < num_queries) & (query < BLOCK_QUERIES)
+    query = rows // HEADS
+    head_of_group = group_part * HEADS + rows % HEADS
+    head = kv_head * GROUP + head_of_group
+    is_row = (query < num_queries) & (query < BLOCK_QUERIES) & (head_of_group < GROUP)
     position = first_position + query
     dims = tl.arange(0, BLOCK_DIM)
-    is_dim = dims < HEAD_DIM
+    is_dim = dims < VALUE_DIM
+    rest = VALUE_DIM + tl.arange(0, BLOCK_REST)
+    is_rest = rest < HEAD_DIM
     places = (first_token + query).to(tl.int64) * (NUM_KV_HEADS * GROUP) + head
     is_value = is_row[:, None] & is_dim[None, :]
     q = tl.load(q_ptr + places[:, None] * HEAD_DIM + dims[None, :], mask=is_value, other=0.0)
+    if VALUE_DIM < HEAD_DIM:
+        q_rest = tl.load(
+            q_ptr + places[:, None] * HEAD_DIM + rest[None, :],
+            mask=is_row[:, None] & is_rest[None, :],
+            other=0.0,
+        )
 
     largest = tl.full([ROWS], float("-inf"), tl.float32)  # in units of log2
     total = tl.zeros([ROWS], tl.float32)
@@ -158,6 +177,13 @@ def _extend_kernel(
             keys = tl.load(keys_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0)
             # ieee: of float32 all bits count, not those of TF32 alone.
             scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee").to(tl.float32)
+            if VALUE_DIM < HEAD_DIM:
+                keys_rest = tl.load(
+                    keys_ptr + kv_places[:, None] + rest[None, :],
+                    mask=is_token[:, None] & is_rest[None, :],
+                    other=0.0,
+                )
+                scores += tl.dot(q_rest, tl.trans(keys_rest.to(q.dtype)), input_precision="ieee")
             if HAS_SOFT_CAP:
                 capped = 2 * tl.sigmoid(2 * scores * scale / soft_cap) - 1  # tanh
                 scores = soft_cap * capped
@@ -174,13 +200,15 @@ def _extend_kernel(
             offset = tl.broadcast_to(-safe_largest[:, None], [ROWS, BLOCK_KEYS])
             weights = tl.exp2(tl.fma(scores, units, offset))
             shrink = tl.exp2(largest - safe_largest)
-            values = tl.load(
-                values_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0
-            )
+            values = keys
+            if VALUE_DIM == HEAD_DIM:
+                values = tl.load(
+                    values_ptr + kv_places[:, None] + dims[None, :], mask=is_key, other=0.0
+                )
             acc = acc * shrink[:, None]
             added = tl.dot(weights.to(q.dtype), values.to(q.dtype), input_precision="ieee")
             acc += added.to(tl.float32)
             total = tl.fma(total, shrink, tl.sum(weights, axis=1))
             largest = new_largest
     attended = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(output_ptr + places[:, None] * HEAD_DIM + dims[None, :], attended, mask=is_value)
+    tl.store(output_ptr + places[:, None] * VALUE_DIM + dims[None, :], attended, mask=is_value)

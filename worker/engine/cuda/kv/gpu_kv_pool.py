@@ -21,7 +21,7 @@ class GpuKVPool:
         self.num_tokens = num_pages * layout.page_size
         self.dtype = layout.dtype
         self._places = layout.places
-        # By group, [num_layers, 2, num_pages + 1, page_size, num_kv_heads, head_dim]
+        # By group, [num_layers, num_vectors, num_pages + 1, page_size, num_kv_heads, head_dim]
         self._data = [
             torch.zeros(
                 group.num_layers,
@@ -41,18 +41,22 @@ class GpuKVPool:
         return sum(data.nbytes for data in self._data)
 
     def keys_and_values(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[num_pages + 1, page_size, num_kv_heads, head_dim] each, views."""
-        place = self._places[layer_id]
-        keys, values = self._data[place.group][place.layer].unbind(0)
-        return keys, values
+        """[num_pages + 1, page_size, num_kv_heads, head_dim] each, views; of latents the same."""
+        vectors = self._vectors(layer_id)
+        return vectors[0], vectors[-1]
 
     def write(
         self, layer_id: int, out_loc: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """[num_tokens, num_kv_heads, head_dim] each, into slots `out_loc` [num_tokens] int64."""
-        for data, new in zip(self.keys_and_values(layer_id), (keys, values), strict=True):
+        for data, new in zip(self._vectors(layer_id), (keys, values), strict=False):
             slots = _copyable(data.flatten(0, 1))
             slots.index_copy_(0, out_loc, _copyable(to_kv_dtype(new, self.dtype)))
+
+    def _vectors(self, layer_id: int) -> torch.Tensor:
+        """[num_vectors, num_pages + 1, page_size, num_kv_heads, head_dim]."""
+        place = self._places[layer_id]
+        return self._data[place.group][place.layer]
 
 
 def _copyable(values: torch.Tensor) -> torch.Tensor:

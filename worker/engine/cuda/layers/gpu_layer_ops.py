@@ -9,7 +9,7 @@ import torch
 
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
-from worker.engine.layers.linear import Linears, PlainLinears
+from worker.engine.layers.linear import HeadProducts, Linear, Linears, PlainLinears
 from worker.engine.models.layer_ops import PlainLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.norms import HeadNorm
@@ -25,6 +25,9 @@ class PlainGpuLayerOps(PlainLayerOps):
         self, ropes: LayerRopes, layers: Sequence[AttentionLayer], linears: Linears | None = None
     ) -> None:
         super().__init__(ropes, layers, linears or PlainLinears())
+
+    def by_head(self, weights: torch.Tensor) -> Linear:
+        return HeadProducts(weights)
 
     def attend(
         self,

@@ -61,6 +61,8 @@ def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
         intermediate_size=config.intermediate_size // num_ranks,
         mlp_sizes=tuple(size // num_ranks for size in config.mlp_sizes),
         experts=tuple(each and _divided(each, num_ranks) for each in config.experts),
+        latent=config.latent
+        and dataclasses.replace(config.latent, num_heads=config.latent.num_heads // num_ranks),
         attention_layers=tuple(
             dataclasses.replace(
                 layer,
@@ -184,7 +186,9 @@ class RankShare:
         config = self.config
         layer = config.attention_layers[layer_id]
         queries, kv_heads = self.even(layer.num_heads), self.kv_heads(layer)
-        if module in config.stored_qkv:
+        if config.latent is not None and (size := config.latent.size_by_head(module)) is not None:
+            return queries.times(size)
+        if module in config.stored_qkv and config.latent is None:
             heads = [queries, kv_heads, kv_heads]
             if len(config.stored_qkv) > 1:
                 heads = [heads[config.stored_qkv.index(module)]]
@@ -225,7 +229,9 @@ class RankShare:
         """Of what a module takes, of which it gives a summand; None: it gives no summand."""
         if module == "o_proj":
             layer = self.config.attention_layers[layer_id]
-            return self.even(layer.num_heads).times(layer.head_dim)
+            latent = self.config.latent
+            size = layer.head_dim if latent is None else latent.value_dim
+            return self.even(layer.num_heads).times(size)
         mlp = self.config.mlp_of(layer_id)
         if mlp is not None and module == mlp.config.down:
             return self.even(mlp.intermediate_size)
@@ -367,6 +373,9 @@ class RankLayerOps:
         own[: len(rows)] = rows
         linear = self._ops.head(own)
         return lambda hidden: self._group.gather(linear(hidden))[:, :num_outputs].contiguous()
+
+    def by_head(self, weights: torch.Tensor) -> Linear:
+        return self._ops.by_head(weights)
 
     def whole(self, summand: torch.Tensor) -> torch.Tensor:
         self._sum(summand)

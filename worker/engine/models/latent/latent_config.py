@@ -84,6 +84,11 @@ class LatentConfig:
         num_values += self.latent_dim * self.num_heads * (self.plain_dim + self.value_dim)
         return num_values + self.num_heads * self.value_dim * self.hidden_size
 
+    def size_by_head(self, module: str) -> int | None:
+        """What a head has of what a module gives; None: it gives what all heads share."""
+        queries = "q_proj" if self.query_rank is None else "q_b_proj"
+        return {queries: self.head_dim, "kv_b_proj": self.plain_dim + self.value_dim}.get(module)
+
     def attention_layer(self, scale: float) -> AttentionLayer:
         """All heads of queries share the one key, whose first values are the value."""
         return AttentionLayer(

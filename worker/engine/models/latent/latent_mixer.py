@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linear, Linears
+from worker.engine.layers.linear import Linear
 from worker.engine.models.latent.indexer import Indexer
 from worker.engine.models.latent.latent_config import LatentConfig
 from worker.engine.models.layer_ops import LayerOps
@@ -47,8 +47,8 @@ class LatentMixer:
             self._query_norm = weights.query_norm(config.query_rank)
             self._query_up = ops.linears.make(weights.queries(config.query_rank), None)
         to_keys, to_values = weights.keys_and_values()
-        self._absorb = HeadLinears(to_keys.transpose(1, 2), ops.linears)
-        self._expand = HeadLinears(to_values, ops.linears)
+        self._absorb = ops.by_head(to_keys.transpose(1, 2))
+        self._expand = ops.by_head(to_values)
         self._output = ops.linears.make(*weights.output())
 
     def forward(
@@ -96,20 +96,6 @@ class LatentMixer:
         return heads[:, :-1], heads[:, -1:]
 
 
-class HeadLinears:
-    """A linear layer for each head: a head's rows do not depend on how many tokens there are."""
-
-    def __init__(self, weights: torch.Tensor, linears: Linears) -> None:
-        """`weights` [num_heads, out_features, in_features]."""
-        self._linears = [linears.make(each.contiguous(), None) for each in weights]
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, num_heads, in_features] -> [num_tokens, num_heads, out_features]."""
-        heads = x.transpose(0, 1).contiguous()
-        made = [linear(rows) for linear, rows in zip(self._linears, heads, strict=True)]
-        return torch.stack(made, dim=1)
-
-
 class _LatentWeights:
     """Reads a layer's; rotated values come in the order of their pairs."""
 
@@ -126,7 +112,7 @@ class _LatentWeights:
         """What reads the layer's input: to the latent, the shared key, and queries or theirs."""
         config = self._config
         inputs = config.hidden_size
-        latents = self._read("kv_a_proj_with_mqa.weight", config.kept_dim, inputs)[self._kept_rows]
+        latents = self._kept_in_order("kv_a_proj_with_mqa.weight", inputs)
         if config.query_rank is None:
             weight, query_bias = torch.cat([latents, self.queries(inputs)]), None
         else:
@@ -135,9 +121,7 @@ class _LatentWeights:
         if not config.has_bias:
             return weight, None
         bias = weight.new_zeros(len(weight))
-        bias[: config.kept_dim] = self._read("kv_a_proj_with_mqa.bias", config.kept_dim)[
-            self._kept_rows
-        ]
+        bias[: config.kept_dim] = self._kept_in_order("kv_a_proj_with_mqa.bias")
         if query_bias is not None:
             bias[config.kept_dim :] = self._read(*query_bias)
         return weight, bias
@@ -149,7 +133,7 @@ class _LatentWeights:
         weight = self._read(name, config.num_heads * config.head_dim, num_inputs)
         heads = weight.view(config.num_heads, config.head_dim, num_inputs)
         order = torch.cat([torch.arange(config.plain_dim), config.plain_dim + self._order])
-        return heads[:, order].flatten(0, 1)
+        return heads[:, order.to(heads.device)].flatten(0, 1)
 
     def query_norm(self, query_rank: int) -> torch.Tensor:
         return self._read("q_a_layernorm.weight", query_rank)
@@ -171,10 +155,12 @@ class _LatentWeights:
         weight = self._read("o_proj.weight", size, config.num_heads * config.value_dim)
         return weight, self._read("o_proj.bias", size) if config.has_bias else None
 
-    @property
-    def _kept_rows(self) -> torch.Tensor:
+    def _kept_in_order(self, name: str, *shape: int) -> torch.Tensor:
+        """[kept_dim, ...]."""
         latent_dim = self._config.latent_dim
-        return torch.cat([torch.arange(latent_dim), latent_dim + self._order])
+        whole = self._read(name, self._config.kept_dim, *shape)
+        rows = torch.cat([torch.arange(latent_dim), latent_dim + self._order])
+        return whole[rows.to(whole.device)]
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:
         return self._reader.read(self._prefix + name, *shape)
