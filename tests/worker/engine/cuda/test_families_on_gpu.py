@@ -31,7 +31,9 @@ WAITING_TOWERS = ("mistral3", "llava_next", "llava_onevision")
 HAS_GROUPED_PRODUCT = HAS_GPU and torch.cuda.get_device_capability() >= (9, 0)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3", "gpt2", "phi", "phi3 longrope", "olmo2", "deepseek_v2"])
+@pytest.mark.parametrize(
+    "family", ["gemma2", "gemma3", "gpt2", "phi", "phi3 longrope", "olmo2", "deepseek_v2"]
+)
 def test_a_family_is_captured(tmp_path: Path, gpu: CudaDevice, family: str) -> None:
     path = save_family(tmp_path, family)
     rig, adds = GpuRig(path, gpu, **KERNELS), requests((60, 1, 17), max_tokens=12)
