@@ -12,7 +12,7 @@ from tests.simulation.simulation import run_seed, run_seeds
 
 pytestmark = pytest.mark.slow
 
-NUM_SCHEDULES = 150  # `make test-deep` runs 100,000
+NUM_SCHEDULES = 100  # `make test-deep` runs 100,000
 _BATCH = 50
 _MAX_TO_FIND = 300  # schedules, in which a missing safeguard must show
 # Where to begin to look: from seed 0 on it takes longer, and finds no less.
@@ -53,19 +53,18 @@ def test_a_missing_safeguard_is_noticed(name: str) -> None:
 
 def test_a_seed_is_one_schedule_whatever_the_process() -> None:
     """Neither addresses in memory nor the order of hashes decide anything."""
+    seeds = range(8)
     code = (
         "from tests.simulation.simulation import run_seed\n"
-        "for seed in range(12): print('\\n'.join(run_seed(seed, trace=True).trace))"
+        f"for seed in {seeds}: print('\\n'.join(run_seed(seed, trace=True).trace))"
     )
-    told = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert told[0].count("\n") > 200
-    assert told[0] == told[1]
+    theirs = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    ours = [line for seed in seeds for line in run_seed(seed, trace=True).trace]
+    assert len(ours) > 100
+    assert ours == theirs

@@ -135,7 +135,8 @@ class LongRun:
     [
         (200, 0),  # ten seconds at 20 steps a second
         (200, 3),
-        (12_000, 3),  # ten minutes
+        (3_000, 3),
+        pytest.param(12_000, 3, marks=pytest.mark.nightly),  # ten minutes
         pytest.param(144_000, 3, marks=[pytest.mark.slow, pytest.mark.nightly]),  # two hours
     ],
 )
