@@ -87,10 +87,10 @@ def test_a_product_of_a_row_on_a_gpu(dtype: torch.dtype, gpu: CudaDevice) -> Non
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
-    """Of 150 tokens: as one chunk, in chunks of any length, and as the last row alone."""
+    """Of 100 tokens: as one chunk, in chunks of any length, and as the last row alone."""
     from worker.engine.cuda.kernels.extend_attention import extend_attention
 
-    layer, seq_len = LAYERS[name], 150
+    layer, seq_len = LAYERS[name], 100
     pool = Pool([seq_len, 40], layer.num_kv_heads, layer.head_dim)
     q = random(seq_len, layer.num_heads, layer.head_dim)
 
@@ -110,10 +110,10 @@ def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
         )
         return output
 
-    whole = attend([(start, min(32, seq_len - start)) for start in range(0, seq_len, 32)], 10)
-    chunks = attend([(0, 1), (1, 30), (31, 32), (63, 2), (65, 31), (96, 22), (118, 32)], 10)
+    whole = attend([(start, min(32, seq_len - start)) for start in range(0, seq_len, 32)], 7)
+    chunks = attend([(0, 1), (1, 30), (31, 32), (63, 2), (65, 31), (96, 4)], 7)
     assert torch.equal(chunks, whole)
-    for position in (0, 63, 64, 149):
+    for position in (0, 63, 64, 99):
         alone = attend([(position, 1)], position // 16 + 1)
         assert torch.equal(alone[position], whole[position])
 

@@ -184,8 +184,9 @@ def test_keys_and_values_in_eight_bits_are_rounded(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they are in a pool of the model's dtype that is given rounded ones."""
-    ours = GpuRig(checkpoint, LateDevice(), kv_dtype="fp8", overlap=True).run(*requests())
-    assert ours != GpuRig(checkpoint, LateDevice()).run(*requests())
+    adds = requests(max_tokens=8)
+    ours = GpuRig(checkpoint, LateDevice(), kv_dtype="fp8", overlap=True).run(*adds)
+    assert ours != GpuRig(checkpoint, LateDevice()).run(*adds)
     write = GpuKVPool.write
 
     def write_rounded(
@@ -195,7 +196,7 @@ def test_keys_and_values_in_eight_bits_are_rounded(
         write(pool, layer_id, out_loc, keys, values)
 
     monkeypatch.setattr(GpuKVPool, "write", write_rounded)
-    assert ours == GpuRig(checkpoint, LateDevice()).run(*requests())
+    assert ours == GpuRig(checkpoint, LateDevice()).run(*adds)
 
 
 def test_eight_bits_hold_more_tokens(checkpoint: Path) -> None:

@@ -42,10 +42,17 @@ class RandomReader:
         return False
 
 
-@pytest.mark.parametrize("name", MLPS)
-@pytest.mark.parametrize(("num_tokens", "num_experts"), [(1, 5), (70, 3)])
+@pytest.mark.parametrize(
+    ("num_tokens", "num_experts", "name"),
+    [
+        *((1, 5, name) for name in MLPS),
+        (70, 3, "gpt-oss"),
+        (70, 3, "no gate"),
+        pytest.param(70, 3, "silu", marks=pytest.mark.nightly),
+    ],
+)
 def test_experts_are_those_of_plain_torch(
-    name: str, num_tokens: int, num_experts: int, device: torch.device
+    num_tokens: int, num_experts: int, name: str, device: torch.device
 ) -> None:
     """Few rows and many; some experts have none."""
     from worker.engine.cuda.layers.triton_experts import TritonExpertMaker
