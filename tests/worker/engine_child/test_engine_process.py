@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
 from deploy.local.serve_config import demo_model
+from tests.forked_program import call_forked
 from tests.worker.engine_fakes import EngineThread, make_add, tokens_of
 from tests.worker.engine_listener import Listener
 from worker.engine.scripted.scripted_engine import scripted_loop
@@ -168,10 +170,17 @@ async def logged_story() -> None:
     assert await engine.stop(timeout_s=30.0) == 0
 
 
-def test_what_an_engine_logs_has_the_form_of_the_worker(capfd: pytest.CaptureFixture[str]) -> None:
+def print_into(out: Path, err: Path) -> None:
+    """Of a process whose engine is forked, too."""
+    for file, fd in ((out, 1), (err, 2)):
+        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), fd)
     run_on(asyncio.new_event_loop, logged_story())
-    out, err = capfd.readouterr()
-    assert out == ""
-    events = [json.loads(line) for line in err.splitlines()]
+
+
+def test_what_an_engine_logs_has_the_form_of_the_worker(tmp_path: Path) -> None:
+    out, err = tmp_path / "out", tmp_path / "err"
+    call_forked(print_into, out, err, timeout_s=100)
+    assert out.read_text() == ""
+    events = [json.loads(line) for line in err.read_text().splitlines()]
     assert "matrix_products" in [event["event"] for event in events]
     assert all(event["role"] == "engine" for event in events)
