@@ -107,12 +107,12 @@ def save_untested(folder: Path, kind: str) -> tuple[Path, Path]:
 @pytest.mark.parametrize(
     ("save", "kind"),
     [
-        (save_deepseek, "packed int4"),
+        pytest.param(save_deepseek, "packed int4", marks=pytest.mark.nightly),
         (save_deepseek, "fp8 in blocks"),
         (save_lfm2, "packed int4"),
-        (save_lfm2, "fp8 in blocks"),
-        (save_one_by_one, "packed int4"),
-        (save_one_by_one, "fp8 in blocks"),
+        pytest.param(save_lfm2, "fp8 in blocks", marks=pytest.mark.nightly),
+        pytest.param(save_one_by_one, "packed int4", marks=pytest.mark.nightly),
+        pytest.param(save_one_by_one, "fp8 in blocks", marks=pytest.mark.nightly),
         (save_one_by_one, "gptq"),
     ],
 )
@@ -292,8 +292,15 @@ def model_of(rig: Rig) -> TransformersModel:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("qwen3_moe", "Q8_0"),
+        ("gpt_oss", "Q4_0"),
+        pytest.param("qwen3_moe", "Q4_0", marks=pytest.mark.nightly),
+        pytest.param("gpt_oss", "Q8_0", marks=pytest.mark.nightly),
+    ],
+)
 def test_experts_of_a_gguf_file_are_multiplied_as_they_are_stored(
     family: str, kind: str, tmp_path: Path
 ) -> None:

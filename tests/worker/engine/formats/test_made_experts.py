@@ -79,14 +79,14 @@ def save_turned(folder: Path, _kind: str) -> None:
 @pytest.mark.parametrize(
     ("save", "kind"),
     [
-        (save_deepseek, "int8"),
+        pytest.param(save_deepseek, "int8", marks=pytest.mark.nightly),
         (save_deepseek, "int4"),
         (save_granite, "int4"),
         (save_lfm2, "fp8"),
-        (save_lfm2, "int4"),
+        pytest.param(save_lfm2, "int4", marks=pytest.mark.nightly),
         (save_one_by_one, "int8"),
         (save_turned, "fp8"),
-        (save_turned, "int4"),
+        pytest.param(save_turned, "int4", marks=pytest.mark.nightly),
     ],
 )
 def test_experts_of_the_fused_decoder(save: Any, kind: MadeFormat, tmp_path: Path) -> None:

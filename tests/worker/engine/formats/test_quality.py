@@ -16,7 +16,7 @@ from tests.worker.engine.formats.quantized_copies import PROJECTION
 from tests.worker.engine.formats.stored_kinds import KINDS, Store, Stored, store_bytes, store_packed
 from worker.engine.formats.made_codes import make_codes
 
-NUM_CONVERSATIONS = 12
+NUM_CONVERSATIONS = 6
 FP8 = torch.float8_e4m3fn
 
 
