@@ -1078,9 +1078,3 @@ def by_day(names: Iterable[str], daily: Collection[str]) -> list[Any]:
     return [
         name if name in daily else pytest.param(name, marks=pytest.mark.nightly) for name in names
     ]
-
-
-def one_of_each_type(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str]:
-    """The first configuration of each model_type."""
-    firsts = {model_type: name for name, (model_type, _) in reversed(families.items())}
-    return set(firsts.values())

@@ -19,8 +19,8 @@ from tests.worker.engine.families import (
     MIXTURES,
     RECURRENT,
     by_day,
-    one_of_each_type,
 )
+from tests.worker.engine.loop.test_invariance import KINDS_OF_LAYERS
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -39,9 +39,9 @@ BFLOAT16_ERROR = 0.3  # with experts: a router's near tie may fall to the other 
 FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT | GENERAL
 
 
-# What rounds is one code for all configurations of a type.
-MADE_OF_OTHERS = {"falcon_mamba", "mamba", "minimax", "zamba2"}  # of layers that round likewise
-OF_TYPES = by_day(FAMILIES, one_of_each_type(FAMILIES) - MADE_OF_OTHERS)
+# What rounds is one code for all that have a kind of layer; the others run by night.
+MADE_OF_OTHERS = {"zamba2"}  # of layers that round likewise
+OF_KINDS = by_day(FAMILIES, {"llama", "qwen3", "granite", *KINDS_OF_LAYERS} - MADE_OF_OTHERS)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_float32_gives_the_logits_of_transformers(path: Path) -> None:
     assert any(len({end - start for _, start, end in batch}) > 1 for batch in rig.runner.batches)
 
 
-@pytest.mark.parametrize("path", OF_TYPES, indirect=True, scope="module")
+@pytest.mark.parametrize("path", OF_KINDS, indirect=True, scope="module")
 def test_bfloat16_is_no_farther_from_float32_than_that_of_transformers(path: Path) -> None:
     rig = Rig(path, dtype="bfloat16")
     prompt = random_prompt(60, seed=8)

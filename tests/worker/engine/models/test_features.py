@@ -404,6 +404,7 @@ def test_a_feature_that_is_switched_off_moves_the_logits(
     assert (with_it - without).norm() / with_it.norm() > 1e-3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", [20, 28], ids=["latents", "queries"])
 def test_a_norm_of_latents_that_is_left_out_moves_the_logits(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, size: int
@@ -465,6 +466,7 @@ EXPERT_PARTS: list[tuple[str, ModuleType, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("family", "module", "part"), EXPERT_PARTS, ids=str)
 def test_a_part_of_experts_that_is_left_out_moves_the_logits(
     tiny: Tiny,
@@ -494,6 +496,7 @@ def without_part(part: dict[str, Any]) -> Callable[..., DecoderConfig]:
     return make
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("family", "part"),
     [
@@ -558,6 +561,7 @@ def test_a_part_of_a_layer_that_is_left_out_moves_the_logits(
     assert (with_it - logits(path)).norm() / with_it.norm() > 1e-3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["router.scale", "router.per_expert_scale"])
 def test_a_scale_of_a_router_that_is_one_moves_the_logits(
     tmp_path: Path, tiny: Tiny, name: str
@@ -571,6 +575,7 @@ def test_a_scale_of_a_router_that_is_one_moves_the_logits(
     assert (with_it - logits(copy)).norm() / with_it.norm() > 1e-3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", ["gpt_oss", "mimo_v2_flash"])
 def test_sinks_that_are_left_out_move_the_logits(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, family: str
@@ -585,6 +590,7 @@ def test_sinks_that_are_left_out_move_the_logits(
     assert (with_them - logits(path)).norm() / with_them.norm() > 1e-3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "family",
     ["afmoe", "dots1", "exaone_moe", "glm4_moe", "hunyuan_moe", "hy_v3", "minimax_m2", "olmoe"],

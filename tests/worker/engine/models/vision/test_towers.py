@@ -315,6 +315,8 @@ FEATURES: dict[str, tuple[str, Any, str, Any]] = {
 }
 
 
+# By night: it shows that the comparison with transformers, which every day has, would see it.
+@pytest.mark.nightly
 @pytest.mark.parametrize("feature", FEATURES)
 def test_each_feature_matters(
     feature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
