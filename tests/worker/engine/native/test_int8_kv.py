@@ -68,7 +68,9 @@ def test_windows(kernel_set: str, tmp_path: Path) -> None:
     assert_like_reference(path, rig, 1, prompt + output, MAX_ERROR)
 
 
-@pytest.mark.parametrize("sampling", [{}, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    "sampling", [pytest.param({}, marks=pytest.mark.nightly), SEEDED], ids=["greedy", "seeded"]
+)
 def test_no_bit_depends_on_the_batch(tiny: Path, sampling: dict[str, Any]) -> None:
     """In chunks, in company, retracted, from cached prefixes, resumed elsewhere."""
     prompt = random_prompt(137, seed=1)

@@ -222,7 +222,7 @@ def run_both_ways(path: Path, kernel_set: KernelSet, **config: Any) -> Rig:
     """A request alone and in company, in chunks of 16 and of 512 tokens: the same bits."""
     subject = make_add(1, random_prompt(137, seed=1), max_tokens=24, ignore_eos=True)
     company = [
-        make_add(run_id, random_prompt(length, run_id), max_tokens=8 * run_id, ignore_eos=True)
+        make_add(run_id, random_prompt(length, run_id), max_tokens=4 * run_id, ignore_eos=True)
         for run_id, length in enumerate([1, 16, 90, 290, 33], start=2)
     ]
     config["cpu_kernels"] = kernel_set.name
