@@ -169,7 +169,7 @@ def reference_logits(
     return torch.Tensor(logits.float())
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)
 def _reference_model(path: Path, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 

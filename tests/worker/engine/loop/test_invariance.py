@@ -305,11 +305,11 @@ def test_a_state_does_not_depend_on_how_its_text_was_cut(tmp_path: Path, family:
     prompt = random_prompt(146, seed=9)
     whole = Rig(path)
     output = whole.run(make_add(1, prompt, max_tokens=70, ignore_eos=True))[1]
-    for max_step_tokens in (16, 63, 64, 65, 145):
+    for max_step_tokens in (16, 63, 64, 65):
         rig = Rig(path, max_step_tokens=max_step_tokens, overlap=max_step_tokens == 64)
         assert rig.run(make_add(1, prompt, max_tokens=8, ignore_eos=True))[1] == output[:8]
         assert_same_logits(rig, whole)
-    for num_made in (1, 45, 46, 47, 62):
+    for num_made in (1, 46, 47):
         rig, end = Rig(path), num_made + 8
         rest = rig.run(make_add(1, prompt, output[:num_made], max_tokens=end, ignore_eos=True))[1]
         assert output[:num_made] + rest == output[:end]

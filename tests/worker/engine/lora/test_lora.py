@@ -102,13 +102,13 @@ def test_not_one_bit_depends_on_the_company(tiny_llama: Path, tmp_path: Path) ->
     one = save_adapter(tmp_path / "one", tiny_llama)
     two = save_adapter(tmp_path / "two", tiny_llama, seed=2, rank=3)
     loads = LoadAdapter("one", str(one)), LoadAdapter("two", str(two))
-    subject = add(1, random_prompt(37, 1), "one", max_tokens=60)
+    subject = add(1, random_prompt(37, 1), "one", max_tokens=40)
     alone, together = Rig(tiny_llama), Rig(tiny_llama, max_step_tokens=50)
     alone.run(*loads, subject)
     others = [add(n, random_prompt(9 * n, n), ["", "one", "two"][n % 3]) for n in range(2, 12)]
     together.run(*loads, *others, subject)
     keys = [key for key in together.logits if key[0] == 1]
-    assert len(keys) == 60
+    assert len(keys) == 40
     for key in keys:
         assert torch.equal(together.logits[key], alone.logits[key]), key
 
@@ -128,7 +128,7 @@ def test_retracted_and_resumed_elsewhere(tiny_llama: Path, tmp_path: Path) -> No
     one = save_adapter(tmp_path / "one", tiny_llama)
     load = LoadAdapter("one", str(one))
     subjects = [
-        add(n, random_prompt(30, n), "one" if n % 2 else "", max_tokens=80) for n in range(6)
+        add(n, random_prompt(30, n), "one" if n % 2 else "", max_tokens=48) for n in range(6)
     ]
     roomy, tight = Rig(tiny_llama), Rig(tiny_llama, num_kv_tokens=256)
     outputs = roomy.run(load, *subjects)
@@ -136,7 +136,7 @@ def test_retracted_and_resumed_elsewhere(tiny_llama: Path, tmp_path: Path) -> No
     assert tight.channel.steps[-1].load.num_preemptions > 0
     elsewhere = Rig(tiny_llama)
     prompt = random_prompt(30, 1)
-    rest = elsewhere.run(load, add(1, prompt, "one", max_tokens=80, output_ids=outputs[1][:31]))
+    rest = elsewhere.run(load, add(1, prompt, "one", max_tokens=48, output_ids=outputs[1][:31]))
     assert outputs[1][:31] + rest[1] == outputs[1]
 
 
