@@ -184,8 +184,7 @@ def test_what_cannot_be_computed_is_an_error(tiny_llama: Path) -> None:
     finish = rig.channel.finishes()[1]
     assert finish.reason is FinishReason.ERROR
     assert finish.message == "prompt and output have 65 tokens, the engine's memory holds 64"
-    with torch.inference_mode():
-        rig.decoder._embeddings[7] = torch.nan
+    rig.poison(7)
     rig.run(add_beams(2, [7, 8], 3), add_beams(3, [9, 8], 3))
     assert rig.channel.finishes()[2].reason is FinishReason.ERROR
     assert len(beams_of(rig, 3)) == 3

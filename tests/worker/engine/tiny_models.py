@@ -18,6 +18,7 @@ from tests.worker.engine.families import RECURRENT
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.model_runner import Forward, ModelRunner, TorchForward
+from worker.engine.layers.linear import DenseTable
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.loop.engine import Engine
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
@@ -270,6 +271,13 @@ class Rig:
         assert isinstance(forward, TorchForward)
         assert isinstance(forward._model, DecoderModel)
         return forward._model
+
+    def poison(self, token_id: int) -> None:
+        """The token's embedding is no number any more."""
+        table = self.decoder._table
+        assert isinstance(table, DenseTable)
+        with torch.inference_mode():
+            table._weight[token_id] = torch.nan
 
     @property
     def logits(self) -> Logits:

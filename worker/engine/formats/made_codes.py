@@ -22,16 +22,13 @@ CODE_BITS: Mapping[MadeFormat, float] = {
 }
 _MAX_INT8, _MAX_INT4, _MAX_FLOAT8 = 127.0, 15.0, 448.0
 _CHUNK_VALUES = 1 << 17  # what one thread makes codes of at once, in a processor's own cache
-_PROJECTION = "_proj.weight"
 # Of their weights' names; Granite's lie in two tensors of other names.
 _EXPERTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
 
 
-def is_quantized_when_made(name: str, *, experts_alone: bool = False) -> bool:
-    """Projections are; of a mixture those of its experts, shared ones not among them."""
-    if experts_alone:
-        return any(part in name for part in _EXPERTS) and not name.endswith("bias")
-    return name.endswith(_PROJECTION)
+def is_of_experts(name: str) -> bool:
+    """Whether a tensor of a mixture is a weight of its experts, shared ones not among them."""
+    return any(part in name for part in _EXPERTS) and not name.endswith("bias")
 
 
 def make_codes(kind: MadeFormat, weight: torch.Tensor, num_threads: int = 1) -> ScaledWeight:

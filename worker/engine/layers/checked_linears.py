@@ -89,6 +89,11 @@ class CheckedLinears:
         self._sizes[kind] = sizes = _try(self._make, kind, num_threads)
         return SizedLinear(self._make(weight, bias), sizes)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether it has made any."""
+        return bool(self._sizes)
+
     def account(self) -> str:
         """In a line, for the log: what its trial has shown."""
         kinds = self._sizes.items()

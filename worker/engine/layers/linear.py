@@ -20,6 +20,36 @@ class Linears(Protocol):
         ...
 
 
+class Table(Protocol):
+    """Embeddings of tokens, which may be a model's head, too."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] int64 -> [num_tokens, hidden_size], in the model's dtype."""
+        ...
+
+    def head(self) -> Linear:
+        """To an output for each token."""
+        ...
+
+
+class DenseTable:
+    """A `Table` of numbers."""
+
+    def __init__(self, weight: torch.Tensor, make_head: Callable[[torch.Tensor], Linear]) -> None:
+        self._weight = weight  # [vocab_size, hidden_size]
+        self._make_head = make_head
+        self.dtype = weight.dtype
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(ids, self._weight)
+
+    def head(self) -> Linear:
+        return self._make_head(self._weight)
+
+
 class PlainLinear:
     """`F.linear` on the weight as it is."""
 

@@ -29,8 +29,8 @@ from worker.engine.loading.draft_loading import DraftSetup, HeadSetup, LoadedHea
 from worker.engine.loading.memory_check import (
     BesideModel,
     check_memory,
+    num_kept_values,
     pool_needs,
-    weight_bytes,
 )
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
@@ -44,16 +44,16 @@ from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.models.vision.tower import load_tower
 from worker.engine.native.native_choice import (
-    choose_expert_library,
     choose_native_library,
+    choose_product_library,
     may_choose_native,
-    may_choose_native_experts,
+    may_multiply_codes,
     native_obstacle,
     wanted_inputs,
 )
-from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
+from worker.engine.native.native_products import NativeProducts
 from worker.engine.speculation.draft_length import DraftLength
 from worker.engine_link.engine_config import EngineConfig
 
@@ -80,7 +80,7 @@ class _Libraries(NamedTuple):
     """The libraries for what is computed in our C++; None: it is not."""
 
     decoder: NativeLibrary | None
-    experts: NativeLibrary | None
+    products: NativeLibrary | None  # for what is in codes beside torch
 
 
 class CpuLoader:
@@ -163,7 +163,7 @@ class CpuLoader:
         head: LoadedHead | None = None,
     ) -> _OnCpu:
         if libraries.decoder is None:
-            return self._load_torch(setup, libraries.experts, needs, head)
+            return self._load_torch(setup, libraries.products, needs, head)
         return self._load_native(setup, libraries.decoder, needs, head)
 
     def _draft(
@@ -222,11 +222,11 @@ class CpuLoader:
         needs: PoolNeeds,
         head: LoadedHead | None,
     ) -> _OnCpu:
-        """Loads it with a library for its experts where they are multiplied in codes."""
-        experts = (
+        """Loads it with a library for what is multiplied in codes."""
+        products = (
             None
             if library is None
-            else NativeExperts(library, torch.get_num_threads(), wanted_inputs(self._site.config))
+            else NativeProducts(library, torch.get_num_threads(), wanted_inputs(self._site.config))
         )
         model = load_model(
             setup.config,
@@ -235,7 +235,7 @@ class CpuLoader:
             setup.dtype,
             setup.max_context_len,
             self._site.progress.on_weights,
-            experts,
+            products,
         )
         pool = self._make_pool(setup, needs)
         attention = TorchAttentionBackend(pool, model.attention_layers)
@@ -246,13 +246,13 @@ class CpuLoader:
             streams = head.make_streams(pool.num_tokens)
             forward = StreamingForward(model, attention, streams)
         on_cpu = _OnCpu(pool, forward, self._load_eyes(setup, whole), streams=streams)
-        remark = self._remark_on_inputs(0.0 if experts is None else experts.integer_share)
-        if experts is None or not experts.num_coded:
+        remark = self._remark_on_inputs(0.0 if products is None else products.integer_share)
+        if products is None or not products.num_coded:
             return on_cpu
         return on_cpu._replace(
             remark=remark,
-            num_weight_bytes=_num_other_bytes(setup, model) + experts.num_bytes,
-            coded_share=experts.num_coded / _num_told_values(setup.config),
+            num_weight_bytes=_num_other_bytes(setup, model, products) + products.num_bytes,
+            coded_share=products.num_coded / _num_told_values(setup.config),
         )
 
     def _load_eyes(
@@ -337,16 +337,21 @@ def _embeds_obstacle(model: ModelConfig) -> str:
 
 
 def _num_told_values(model: ModelConfig) -> int:
-    """The values of the weights whose format is told: where codes are made, of experts alone."""
+    """The values of the weights whose format is told: of a mixture where codes are made of its
+    experts alone.
+    """
+    if not model.num_expert_values:
+        assert isinstance(model, DecoderConfig), "of others nothing else is in codes"
+        return model.num_projection_values
     return model.num_parameters if model.made_format is None else model.num_expert_values
 
 
-def _num_other_bytes(setup: ModelSetup, model: Model) -> int:
-    """The bytes of what is not experts."""
+def _num_other_bytes(setup: ModelSetup, model: Model, products: NativeProducts) -> int:
+    """The bytes of what torch multiplies."""
     if isinstance(model, TransformersModel):
         return model.num_bytes
-    num_expert_bytes = setup.config.num_expert_values * setup.dtype.itemsize
-    return weight_bytes(setup.config, setup.dtype) - num_expert_bytes
+    num_values = num_kept_values(setup.config, in_codes=True) - products.num_values
+    return num_values * setup.dtype.itemsize
 
 
 def prepare_on_cpu(
@@ -358,12 +363,12 @@ def prepare_on_cpu(
     config, model, dtype = site.config, setup.config, setup.dtype
     _check_int8_kv(config, setup)
     check_tier(config, setup)
-    may_have_experts = may_choose_native_experts(config, model, dtype)
+    may_have_products = may_multiply_codes(config, model, dtype)
     if config.cpu_activations == "int8":
-        _check_int8_inputs(config, setup, may_have_experts=may_have_experts)
+        _check_int8_inputs(config, setup, may_have_products=may_have_products)
     model_limits.check_on_cpu(config, model, dtype)
     may_be_native = may_choose_native(config, model, dtype)
-    in_codes = may_be_native or may_have_experts
+    in_codes = may_be_native or may_have_products
     beside = BesideModel() if draft is None else draft.memory
     check_memory(config, model, dtype, setup.max_context_len, in_codes=in_codes, beside=beside)
     site.progress.enter("prepare kernels")  # the first time the C++ compiler runs
@@ -372,15 +377,15 @@ def prepare_on_cpu(
     check_packed(config, is_native=is_native)
     if config.kv_dtype == "int8" and not is_native:
         raise _not_by_torch("kv_dtype=int8", _NOT_BUILT)
-    beside_torch = may_have_experts and not is_native
-    experts = choose_expert_library(config) if beside_torch else None
-    if config.cpu_activations == "int8" and library is None and experts is None:
+    beside_torch = may_have_products and not is_native
+    products = choose_product_library(config) if beside_torch else None
+    if config.cpu_activations == "int8" and library is None and products is None:
         raise _not_by_torch("cpu_activations=int8", _NOT_BUILT)
-    model_limits.check_library(model, is_there=experts is not None)
-    if in_codes and library is None and experts is None:
+    model_limits.check_library(model, is_there=products is not None)
+    if in_codes and library is None and products is None:
         check_memory(config, model, dtype, setup.max_context_len, beside=beside)
     determinism.check_on_cpu(config, model, dtype, is_native=is_native)
-    return _Libraries(library, experts)
+    return _Libraries(library, products)
 
 
 def _check_int8_kv(config: EngineConfig, setup: ModelSetup) -> None:
@@ -393,10 +398,10 @@ def _check_int8_kv(config: EngineConfig, setup: ModelSetup) -> None:
         check_kv_scales(config.kv_dtype, path)
 
 
-def _check_int8_inputs(config: EngineConfig, setup: ModelSetup, *, may_have_experts: bool) -> None:
+def _check_int8_inputs(config: EngineConfig, setup: ModelSetup, *, may_have_products: bool) -> None:
     """Raises ConfigError where weights are known to be no integers, or our C++ does not compute."""
     wanted = "cpu_activations=int8"
-    if not may_have_experts:
+    if not may_have_products:
         _check_native(wanted, config, setup)
     if not setup.config.quantization and setup.config.made_format is None:
         raise ConfigError(

@@ -117,8 +117,7 @@ def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = Fal
     """The bytes of all weights, once they are loaded; `in_codes`: where codes are multiplied as
     such.
     """
-    is_packed = in_codes and not (model.num_expert_values and _is_in_torch(model))
-    num_bytes = _num_kept_values(model, is_packed=is_packed) * dtype.itemsize
+    num_bytes = num_kept_values(model, in_codes=in_codes) * dtype.itemsize
     if not in_codes:
         return num_bytes
     for num_values, bits in _coded_values(model):
@@ -127,9 +126,10 @@ def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = Fal
     return num_bytes
 
 
-def _is_in_torch(model: ModelConfig) -> bool:
-    """All but its experts."""
-    return not isinstance(model, DecoderConfig) or model.beyond_native is not None
+def _is_table_packed(model: DecoderConfig) -> bool:
+    if model.beyond_native is None:
+        return True
+    return not model.num_expert_values and model.embedding_code_bits is not None
 
 
 def _coded_values(model: ModelConfig) -> Sequence[tuple[int, float | None]]:
@@ -146,13 +146,13 @@ def _coded_values(model: ModelConfig) -> Sequence[tuple[int, float | None]]:
     return ()
 
 
-def _num_kept_values(model: ModelConfig, *, is_packed: bool) -> int:
+def num_kept_values(model: ModelConfig, *, in_codes: bool) -> int:
     """Our own decoder in torch keeps tied embeddings twice: as a table, and packed for products.
-    Our C++ reads both from the same memory.
+    Our C++ reads both from the same memory, as it does those in codes beside torch.
     """
     is_kept_twice = (
         isinstance(model, DecoderConfig)
-        and not is_packed
+        and not (in_codes and _is_table_packed(model))
         and model.has_tied_embeddings
         and not is_classifier(model.architecture)
     )

@@ -27,7 +27,7 @@ from worker.engine.models.model_setup import choose_dtype
 from worker.engine.models.registry import read_model_config
 from worker.engine.native.native_choice import (
     has_fast_bfloat16,
-    may_choose_native_experts,
+    may_multiply_codes,
     native_obstacle,
 )
 from worker.engine_link.engine_config import EngineConfig
@@ -86,7 +86,7 @@ def _report_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype)
 
 def _is_in_codes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
     """Whether our C++ multiplies what is in codes: all projections, or the experts."""
-    if may_choose_native_experts(config, model, dtype):
+    if may_multiply_codes(config, model, dtype):
         return True
     return native_obstacle(config, model, dtype) is None
 

@@ -25,7 +25,7 @@ from worker.engine.models.latent.indexer import Indexer
 from worker.engine.models.latent.latent_mixer import LatentMixer
 from worker.engine.models.layer_inputs import LayerEnd, LayerInputs
 from worker.engine.models.layer_ops import LayerOps, sigmoid
-from worker.engine.models.loader import WeightReader
+from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.lora_linear import LoraLinear
 from worker.engine.models.model import ModelInput
 from worker.engine.models.model_lora import OUTPUT, QKV, decoder_projections
@@ -47,18 +47,19 @@ class DecoderModel:
         ops: LayerOps,
         experts: ExpertMaker | None = None,  # None: each matrix of each is a linear
         share: Callable[[WeightReader], WeightReader] | None = None,  # None: it has all of it
+        codes: CodeReader | None = None,  # None: all is read in numbers
     ) -> None:
-        weights = DecoderWeights(config, checkpoint, share=share)
+        weights = DecoderWeights(config, checkpoint, codes, share)
         self._config = config
         self._ops = ops
         self._attention_layers = attention_layers(config, weights)
-        self._embeddings = weights.embeddings()  # [vocab_size, hidden_size]
+        self._table = ops.table(weights.stored_embeddings())
         self._positions: torch.Tensor | None = None  # [num_positions, hidden_size]
         if config.position_offset is not None:
             self._positions = weights.positions()[config.position_offset :]
         self._embedding_scale = config.embedding_scale
         if config.is_embedding_scale_rounded:
-            rounded = torch.tensor(config.embedding_scale, dtype=self._embeddings.dtype)
+            rounded = torch.tensor(config.embedding_scale, dtype=self._table.dtype)
             self._embedding_scale = float(rounded)
         self._layers = [
             make_layer(config, weights.layer(layer_id), mixer, mlp, ops, layer_id)
@@ -72,7 +73,7 @@ class DecoderModel:
         ]
         if config.shared_blocks is not None:
             put_in_shared_blocks(
-                config, config.shared_blocks, self._layers, self._embeddings, weights.reader, ops
+                config, config.shared_blocks, self._layers, self._table, weights.reader, ops
             )
         self._inputs: LayerInputs | None = None
         if config.layer_inputs is not None:
@@ -82,7 +83,8 @@ class DecoderModel:
             layer_ids = range(config.num_layers)
             self._ends = [LayerEnd(config, weights.reader, each, ops) for each in layer_ids]
         self._norm = make_norm(config, weights.norm(), ops)
-        self._lm_head = ops.head(weights.lm_head(self._embeddings))
+        head = weights.stored_head()
+        self._lm_head = self._table.head() if head is None else ops.head(head)
         self._head_bias = weights.head_bias()
 
     @property
@@ -91,7 +93,7 @@ class DecoderModel:
 
     def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size], as the first layer is given them."""
-        embeddings = functional.embedding(input_ids, self._embeddings)
+        embeddings = self._table.rows(input_ids)
         return embeddings if self._embedding_scale == 1.0 else embeddings * self._embedding_scale
 
     def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:

@@ -281,6 +281,34 @@ class DecoderConfig(ModelConfig):
         return self.beyond_native or next((name for name, is_so in has.items() if is_so), None)
 
     @property
+    def projection_names(self) -> frozenset[str]:
+        """Of the weights of its layers' projections, in our words."""
+        names = set[str]()
+        for layer_id in range(self.num_layers):
+            layer = f"model.layers.{layer_id}"
+            modules = [f"self_attn.{each}" for each in (*self.stored_qkv, "o_proj")]
+            if (mlp := self.mlp_of(layer_id)) is not None:
+                modules += [f"{mlp.block}.{each}" for each in (*mlp.config.up, mlp.config.down)]
+            names |= {f"{layer}.{module}.weight" for module in modules}
+        return frozenset(names)
+
+    @property
+    def beyond_codes(self) -> str | None:
+        """The first thing beside which projections are not multiplied in codes where torch computes
+        the model; of mixtures experts are, which stand by themselves.
+        """
+        has = {
+            "a state beside keys and values": bool(self.recurrent),
+            "its latent of keys and values": self.latent is not None,
+            "its projections beside experts": bool(self.experts),
+            "its inputs of each layer": self.layer_inputs is not None,
+            "its factors of weights": bool(self.weight_scales),
+            "its values, shorter than keys,": self.value_dim is not None,
+            "its odd sizes": any(size % 2 for size in (self.hidden_size, self.intermediate_size)),
+        }
+        return next((name for name, is_so in has.items() if is_so), None)
+
+    @property
     def beyond_native(self) -> str | None:
         """The first thing that our C++ does not compute."""
         head_norm = self.head_norm

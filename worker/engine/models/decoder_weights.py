@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple, Self
 
@@ -108,19 +108,15 @@ class DecoderWeights:
         config = self._config
         return self._read("model.embed_positions.weight", config.num_positions, config.hidden_size)
 
-    def lm_head(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """[num_outputs, hidden_size]: `embeddings` where they are tied or it has none."""
-        head = self.stored_head()
-        assert not isinstance(head, ScaledWeight), "they are read without codes"
-        return embeddings if head is None else head
-
     def stored_embeddings(self) -> torch.Tensor | ScaledWeight:
         """`embeddings`, in codes where they are stored so."""
         codes = self._codes_of_tokens("model.embed_tokens.weight")
         return self.embeddings() if codes is None else codes
 
     def stored_head(self) -> torch.Tensor | ScaledWeight | None:
-        """`lm_head`, in codes where it is stored so; None: the embeddings are taken for it."""
+        """[num_outputs, hidden_size], in codes where it is stored so; None: embeddings are taken
+        for it.
+        """
         config = self._config
         if is_classifier(config.architecture):
             return self._read("score.weight", config.num_outputs, config.hidden_size)
@@ -286,10 +282,11 @@ class DecoderWeights:
             return None
         parts = []
         for name, shape in shapes.items():
-            part = self._codes.read_codes(name, *shape)
-            if part is None:
+            is_turned = self._config.is_stored_transposed
+            part = self._codes.read_codes(name, *(reversed(shape) if is_turned else shape))
+            if part is None or part.is_turned != is_turned:
                 return None
-            parts.append(part)
+            parts.append(replace(part, is_turned=False))
         return join_rows(parts)
 
     def _codes_of_tokens(self, name: str) -> ScaledWeight | None:

@@ -11,6 +11,7 @@ import torch
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_config import ClampedGate
+from worker.engine.models.layer_ops import CodedLinears
 from worker.engine.models.loader import WeightReader
 
 
@@ -75,3 +76,7 @@ class ExpertProducts(Protocol):
     def make(self, experts: Iterable[ExpertWeights], gate: Gate) -> ExpertLayer:
         """Takes each expert's weights before it asks for the next. Raises ConfigError."""
         ...
+
+
+class CodedProducts(ExpertProducts, CodedLinears, Protocol):
+    """Multiplies all that may be in codes."""

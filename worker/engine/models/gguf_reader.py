@@ -14,7 +14,6 @@ from shared.gguf.facts import ModelFacts
 from shared.gguf.gguf_file import GgufTensor
 from shared.gguf.gguf_model import GgufModel
 from shared.gguf.tensor_names import Layout, TensorSource, tensor_sources
-from worker.engine.formats.made_codes import is_quantized_when_made
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
 from worker.engine.formats.tensor_files import rows_in_halves
@@ -22,6 +21,7 @@ from worker.engine.models.gguf_tensor import read_gguf_codes, read_tensor
 from worker.engine.models.loader import OnProgress
 from worker.engine.models.stored_experts import STACKED
 
+_PROJECTION = "_proj.weight"
 _DENSE_BITS = 16.0  # in bfloat16, what our C++ multiplies
 
 
@@ -170,7 +170,7 @@ def gguf_code_bits(model_path: Path) -> GgufCodeBits:
     embeddings = sources.get("model.embed_tokens.weight")
     head = sources.get("lm_head.weight", embeddings)
     return GgufCodeBits(
-        _code_bits([source for name, source in sources.items() if is_quantized_when_made(name)]),
+        _code_bits([each for name, each in sources.items() if name.endswith(_PROJECTION)]),
         _code_bits([source for name, source in sources.items() if STACKED.fullmatch(name)]),
         _code_bits([] if head is None else [head]),
         _code_bits([] if embeddings is None else [embeddings]),

@@ -9,14 +9,32 @@ from typing import NamedTuple, Protocol
 import torch
 from torch.nn import functional
 
+from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
-from worker.engine.layers.linear import HeadLinears, Linear, Linears
+from worker.engine.layers.linear import DenseTable, HeadLinears, Linear, Linears, Table
 from worker.engine.models.layer_config import Activation, ClampedGate, MlpConfig
 from worker.engine.models.layer_ropes import Angles, LayerRopes
 from worker.engine.models.norms import HeadNorm, MeanOfRanks, rms_norm
 from worker.engine.models.rotary import rotate
 
+Weight = torch.Tensor | ScaledWeight  # of a matrix; in codes where `DecoderWeights` reads such
 MAX_EXPONENT = 20.0  # beyond, a softplus is its argument, as torch has it
+
+
+class CodedLinears(Protocol):
+    """Multiplies weights as they are stored. Its methods raise ConfigError where memory is out."""
+
+    def linear(self, weight: ScaledWeight, bias: torch.Tensor | None) -> Linear:
+        """Of a projection: [out_features, in_features], an even number of these; [out_features]."""
+        ...
+
+    def head(self, weight: ScaledWeight) -> Linear:
+        """[num_outputs, hidden_size]."""
+        ...
+
+    def table(self, weight: ScaledWeight) -> Table:
+        """[vocab_size, hidden_size]."""
+        ...
 
 
 class LayerOps(Protocol):
@@ -57,7 +75,11 @@ class LayerOps(Protocol):
         """[num_tokens, 2 * intermediate_size] -> [num_tokens, intermediate_size]."""
         ...
 
-    def head(self, weight: torch.Tensor) -> Linear:
+    def projection(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
+        """`weight` [out_features, in_features], `bias` [out_features]."""
+        ...
+
+    def head(self, weight: Weight) -> Linear:
         """To all outputs; `weight` [num_outputs, hidden_size]."""
         ...
 
@@ -66,6 +88,10 @@ class LayerOps(Protocol):
 
         `weights` [num_heads, out_features, in_features].
         """
+        ...
+
+    def table(self, weight: Weight) -> Table:
+        """`weight` [vocab_size, hidden_size]."""
         ...
 
     def whole(self, summand: torch.Tensor) -> torch.Tensor:
@@ -130,8 +156,14 @@ class PlainLayerOps:
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return silu_mul(gate_up)
 
-    def head(self, weight: torch.Tensor) -> Linear:
-        return self.linears.make(weight, None)
+    def projection(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
+        return self.linears.make(dense(weight), bias)
+
+    def head(self, weight: Weight) -> Linear:
+        return self.linears.make(dense(weight), None)
+
+    def table(self, weight: Weight) -> Table:
+        return DenseTable(dense(weight), self.head)
 
     def by_head(self, weights: torch.Tensor) -> Linear:
         return HeadLinears(weights, self.linears)
@@ -145,7 +177,32 @@ class PlainLayerOps:
 
 
 class TorchLayerOps(PlainLayerOps):
-    """On a CPU."""
+    """On a CPU, with products by somebody else of weights in codes."""
+
+    def __init__(
+        self,
+        ropes: LayerRopes,
+        layers: Sequence[AttentionLayer],
+        linears: Linears,
+        coded: CodedLinears | None = None,
+    ) -> None:
+        super().__init__(ropes, layers, linears)
+        self._coded = coded
+
+    def projection(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
+        if isinstance(weight, ScaledWeight) and self._coded is not None:
+            return self._coded.linear(weight, bias)
+        return super().projection(weight, bias)
+
+    def head(self, weight: Weight) -> Linear:
+        if isinstance(weight, ScaledWeight) and self._coded is not None:
+            return self._coded.head(weight)
+        return super().head(weight)
+
+    def table(self, weight: Weight) -> Table:
+        if isinstance(weight, ScaledWeight) and self._coded is not None:
+            return self._coded.table(weight)
+        return super().table(weight)
 
     def attend(
         self,
@@ -155,6 +212,12 @@ class TorchLayerOps(PlainLayerOps):
         attention: AttentionBackend,
     ) -> torch.Tensor:
         return self.attend_in_torch(qkv, norm, layer_id, attention)
+
+
+def dense(weight: Weight) -> torch.Tensor:
+    """Of one that was read without codes."""
+    assert isinstance(weight, torch.Tensor)
+    return weight
 
 
 def add_rms_norm(

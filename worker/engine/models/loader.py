@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat
-from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
+from worker.engine.formats.made_codes import is_of_experts, make_codes
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.formats.stored_checkpoint import StoredCheckpoint, check_unread
 from worker.engine.models.decoder_config import WeightScale
@@ -114,15 +114,16 @@ class MadeCodes:
     """Which weights codes are made of, and which codes."""
 
     format: MadeFormat
+    projections: frozenset[str] = frozenset()  # their names
     head: str = ""  # its name, or the embeddings' where they are taken for it; empty: it has none
     has_experts: bool = False  # then of experts alone
-    has_turned_experts: bool = False  # stacked as [num_experts, in_features, out_features]
+    is_turned: bool = False  # all but the head are stored as [..., in_features, out_features]
 
     def of(self, name: str) -> MadeFormat | None:
         """None: it stays as it is. Norms do, and embeddings, which are read by row."""
         if name == self.head:
             return HEAD_FORMAT[self.format]
-        is_made = is_quantized_when_made(name, experts_alone=self.has_experts)
+        is_made = is_of_experts(name) if self.has_experts else name in self.projections
         return self.format if is_made else None
 
 
@@ -157,8 +158,8 @@ class QuantizingReader:
         if kind is None:
             return None
         weight = self._reader.read_stored(name, *shape).cpu()
-        if weight.ndim == 3 and self._made.has_turned_experts:
-            turned = make_codes(kind, weight.transpose(1, 2), self._num_threads)
+        if self._made.is_turned and name != self._made.head:
+            turned = make_codes(kind, weight.transpose(-1, -2), self._num_threads)
             return replace(turned, is_turned=True)
         return make_codes(kind, weight, self._num_threads)
 

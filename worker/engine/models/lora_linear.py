@@ -22,7 +22,7 @@ class LoraLinear:
 
     @classmethod
     def of(cls, weights: Projection, ops: LayerOps, layer_id: int, projection: str) -> Self:
-        return cls(ops.linears.make(*weights.dense()), projection_name(layer_id, projection))
+        return cls(ops.projection(*weights), projection_name(layer_id, projection))
 
     def __call__(self, x: torch.Tensor, batch: ModelInput) -> torch.Tensor:
         output = self._linear(x)

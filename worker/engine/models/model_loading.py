@@ -16,7 +16,7 @@ from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
-from worker.engine.models.expert_weights import ExpertMaker, ExpertProducts
+from worker.engine.models.expert_weights import CodedProducts, ExpertMaker
 from worker.engine.models.experts.coded_experts import CodedExperts, ExpertReader
 from worker.engine.models.experts.expert_mlp import DenseExpertMaker
 from worker.engine.models.gguf_experts import find_gguf_experts
@@ -50,27 +50,32 @@ def load_model(
     dtype: torch.dtype,
     max_context_len: int,
     on_progress: OnProgress,
-    experts: ExpertProducts | None = None,
+    products: CodedProducts | None = None,
 ) -> Model:
-    """On the CPU; with `experts`, those that are stored in codes are multiplied by them.
+    """On the CPU; with `products`, what is in codes is multiplied by them: projections and head, or
+    experts.
 
     Raises ConfigError for a checkpoint that does not fit its configuration.
     """
     if isinstance(config, TransformersConfig):
         log.info("matrix_products", by="transformers", because=NOT_OURS)
         return load_transformers_model(
-            config, model_path, load_format, dtype, max_context_len, on_progress, CPU, experts
+            config, model_path, load_format, dtype, max_context_len, on_progress, CPU, products
         )
     assert isinstance(config, DecoderConfig)
     with open_weights(config, model_path, load_format, dtype, on_progress) as weights:
         ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
-        ops = TorchLayerOps(ropes, config.attention_layers, linears)
+        ops = TorchLayerOps(ropes, config.attention_layers, linears, products)
         maker: ExpertMaker = DenseExpertMaker(linears)
-        if experts is not None:
-            maker = CodedExperts(experts, expert_reader(config, weights), maker)
-        model = DecoderModel(config, weights, ops, maker)
-    log.info("matrix_products", by=linears.name, because=linears.account())
+        codes = None
+        if products is not None and config.num_expert_values:
+            maker = CodedExperts(products, expert_reader(config, weights), maker)
+        elif products is not None:
+            codes = RenamingCodeReader(weights, config.stored_names)
+        model = DecoderModel(config, weights, ops, maker, codes=codes)
+    if linears.is_used:
+        log.info("matrix_products", by=linears.name, because=linears.account())
     return model
 
 
@@ -116,10 +121,15 @@ def _made_codes(config: ModelConfig, made_format: MadeFormat) -> MadeCodes:
     if config.num_expert_values:
         experts = config.experts if isinstance(config, DecoderConfig) else ()
         is_turned = any(each is not None and each.is_stored_transposed for each in experts)
-        return MadeCodes(made_format, has_experts=True, has_turned_experts=is_turned)
-    if not isinstance(config, DecoderConfig) or (head := config.head_name) is None:
-        return MadeCodes(made_format)
-    return MadeCodes(made_format, renamed(head, config.stored_names))
+        return MadeCodes(made_format, has_experts=True, is_turned=is_turned)
+    assert isinstance(config, DecoderConfig), "others have been refused"
+    ours = config.projection_names  # which some write in the place of their own
+    return MadeCodes(
+        made_format,
+        ours.union(renamed(each, config.stored_names) for each in ours),
+        renamed(config.head_name or "", config.stored_names),
+        is_turned=config.is_stored_transposed,
+    )
 
 
 @contextmanager

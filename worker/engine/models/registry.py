@@ -322,8 +322,8 @@ def _obstacle_to_making(path: Path, model: ModelConfig) -> str | None:
         return "experts of GGUF files are computed" if is_read_whole else None
     if not isinstance(model, DecoderConfig):
         return "it is computed by transformers"
-    if model.beyond_llama is not None:
-        return f"torch computes {model.beyond_llama}"
+    if model.beyond_native is not None and model.beyond_codes is not None:
+        return f"torch computes {model.beyond_codes}"
     return None
 
 

@@ -6,10 +6,9 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
-from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linears
+from worker.engine.layers.linear import Linears, Table
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.layer_config import SharedBlocksConfig
 from worker.engine.models.layer_ops import LayerOps, mlp_activation
@@ -116,7 +115,7 @@ class SharedBlockLayer:
         block: SharedBlock,
         turn: Turn,
         weight: torch.Tensor,  # [hidden_size, hidden_size]: what the block gives goes through it
-        embeddings: torch.Tensor,  # [vocab_size, hidden_size]
+        embeddings: Table,
         linears: Linears,
     ) -> None:
         self._layer = layer
@@ -133,7 +132,7 @@ class SharedBlockLayer:
         attention: AttentionBackend,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         residual = residual + delta
-        embedded = functional.embedding(batch.input_ids, self._embeddings)
+        embedded = self._embeddings.rows(batch.input_ids)
         for each in batch.image_rows:
             each.put_into(embedded)
         given = self._block.forward(torch.cat([residual, embedded], dim=-1), self._turn, attention)
@@ -145,7 +144,7 @@ def put_in_shared_blocks(
     config: DecoderConfig,
     shared: SharedBlocksConfig,
     layers: list[Layer],
-    embeddings: torch.Tensor,
+    embeddings: Table,
     reader: WeightReader,
     ops: LayerOps,
 ) -> None:

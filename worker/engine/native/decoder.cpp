@@ -16,6 +16,7 @@
 #include "linear.h"
 #include "lora.h"
 #include "packing.h"
+#include "product_team.h"
 #include "router.h"
 #include "row_reader.h"
 #include "stored_codes.h"
@@ -175,14 +176,6 @@ class Decoder {
       }
       finish(member, batch);
     });
-  }
-
-  // rows: [num_ids, hidden_size] float, as a layer would be given them.
-  void embeddings(const int64_t* input_ids, int64_t num_ids, float* rows) const {
-    for (int64_t at = 0; at < num_ids; ++at) {
-      const RowReader row(shape_.embeddings, input_ids[at]);
-      row.read(shape_.embedding_scale, rows + at * shape_.hidden_size);
-    }
   }
 
   // rows: [num_rows, hidden_size] float; logits: [num_rows, vocab_size] float.
@@ -603,18 +596,26 @@ void jetflock_decoder_logits(Decoder* decoder, const float* rows, int64_t num_ro
   decoder->logits(rows, num_rows, logits);
 }
 
-void jetflock_decoder_embeddings(Decoder* decoder, const int64_t* input_ids, int64_t num_ids,
-                                 float* rows) {
-  decoder->embeddings(input_ids, num_ids, rows);
+// Rows of a table of embeddings: [num_ids, in_features] float.
+void jetflock_read_rows(const Linear* table, float scale, const int64_t* ids, int64_t num_ids,
+                        float* rows) {
+  for (int64_t at = 0; at < num_ids; ++at) {
+    RowReader(*table, ids[at]).read(scale, rows + at * table->in_features);
+  }
 }
 
-ExpertTeam* jetflock_expert_team_new(int num_threads) { return new ExpertTeam(num_threads); }
+ProductTeam* jetflock_product_team_new(int num_threads) { return new ProductTeam(num_threads); }
 
-void jetflock_expert_team_free(ExpertTeam* team) { delete team; }
+void jetflock_product_team_free(ProductTeam* team) { delete team; }
 
-void jetflock_experts_forward(ExpertTeam* team, const Experts* experts, const ExpertStep* step,
+void jetflock_experts_forward(ProductTeam* team, const Experts* experts, const ExpertStep* step,
                               bf16* outputs) {
   team->forward(*experts, *step, outputs);
+}
+
+void jetflock_linear_forward(ProductTeam* team, const Linear* linear, const bf16* inputs,
+                             int64_t num_rows, bf16* outputs) {
+  team->multiply_rows(*linear, inputs, num_rows, outputs);
 }
 
 }  // extern "C"

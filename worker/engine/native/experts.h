@@ -208,30 +208,4 @@ class ExpertRows {
   InputBuffers prepared_;   // for the linears of experts, which may have groups of other sizes
 };
 
-// Experts by themselves, of layers whose other parts and whose router are somebody else's.
-class ExpertTeam {
- public:
-  explicit ExpertTeam(int num_threads) : team_(num_threads) {}
-
-  // outputs: [num_tokens, hidden_size].
-  void forward(const Experts& experts, const ExpertStep& step, bf16* outputs) {
-    rows_.note(experts);
-    rows_.reserve(step.num_tokens * step.num_chosen);
-    rows_.plan(experts, step);
-    const int64_t size = experts.down[0].out_features;
-    team_.run([&](ThreadTeam::Member& member) {
-      rows_.multiply(member, team_.size(), experts, step);
-      member.for_each(step.num_tokens, [&](int64_t token) {
-        rows_.add_up(experts, step.num_chosen, token, [&](int64_t at, Floats sum, Mask mask) {
-          store_bf16(outputs + token * size + at, sum, mask);
-        });
-      });
-    });
-  }
-
- private:
-  ThreadTeam team_;
-  ExpertRows rows_;
-};
-
 }  // namespace jetflock

@@ -53,25 +53,24 @@ def choose_native_library(
     return None
 
 
-def choose_expert_library(config: EngineConfig) -> NativeLibrary | None:
-    """The library for a model of which `may_choose_native_experts`; None where transformers
-    computes them.
-    """
+def choose_product_library(config: EngineConfig) -> NativeLibrary | None:
+    """The library for a model of which `may_multiply_codes`; None where torch computes all."""
     library, reason = _load_first(_candidates(config))
     if library is None:
         log.warning("native_kernels_unavailable", reason=reason)
         return None
     name = library.kernel_set.name
-    log.info("expert_products", by="our C++", because=ONE_ORDER, kernel_set=name)
+    log.info("coded_products", by="our C++", because=ONE_ORDER, kernel_set=name)
     return library
 
 
-def may_choose_native_experts(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
-    """Whether experts are multiplied in the codes that they are stored in, unless there is no
-    library for it.
+def may_multiply_codes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
+    """Whether our C++ multiplies what is in codes of a model that torch computes, experts or
+    projections, unless there is no library for it.
     """
+    has_projections = isinstance(model, DecoderConfig) and model.beyond_codes is None
     return (
-        model.num_expert_values > 0
+        (model.num_expert_values > 0 or has_projections)
         and model.code_bits is not None
         and config.load_format != "dummy"
         and config.cpu_kernels != "torch"

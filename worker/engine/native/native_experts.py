@@ -1,24 +1,20 @@
-"""Mixtures of experts in C++: within its decoder, or in one call a layer."""
+"""Mixtures of experts as our C++ has them."""
 
 from __future__ import annotations
 
 import ctypes
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch.nn.functional import pad
 
-from worker.engine.formats.scaled_weight import InputCodes
-from worker.engine.models.expert_weights import ExpertLayer, ExpertWeights, Gate
+from worker.engine.models.expert_weights import ExpertWeights, Gate
 from worker.engine.models.experts.expert_router import RouterWeights
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_config import ClampedGate
 from worker.engine.native.native_library import (
     ExpertsStruct,
-    ExpertStepStruct,
     LinearStruct,
-    NativeLibrary,
     RouterStruct,
 )
 from worker.engine.native.packed_weights import PackedWeights
@@ -87,79 +83,3 @@ def router_struct(
         norm_eps=config.norm_eps,
         scale=config.scale,
     )
-
-
-class NativeExperts:
-    """The `ExpertProducts` of our C++: packs what it is given, in codes where it is.
-
-    A token's outputs are the same, bit for bit, alone and in any company: those of its experts are
-    added in float32, in the order of their numbers.
-    """
-
-    def __init__(
-        self, library: NativeLibrary, num_threads: int, inputs: InputCodes | None = None
-    ) -> None:
-        """`inputs`: of weights whose format does not tell theirs."""
-        self.library = library
-        self._packed = PackedWeights(library, inputs=inputs, num_threads=num_threads)
-        self._team = library.expert_team_new(num_threads)
-        weakref.finalize(self, library.expert_team_free, self._team)
-
-    @property
-    def num_coded(self) -> int:
-        """How many values of weights are multiplied in their codes."""
-        return self._packed.num_coded
-
-    @property
-    def integer_share(self) -> float:
-        """The share of their values whose inputs are rounded to integers."""
-        return self._packed.integer_share
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all memory that the weights take."""
-        return self._packed.num_bytes
-
-    def make(self, experts: Iterable[ExpertWeights], gate: Gate) -> ExpertLayer:
-        """Raises ConfigError where memory is out."""
-        return NativeLayer(self, *pack_experts(self._packed, experts), gate)
-
-    def run(self, experts: ExpertsStruct, step: ExpertStepStruct, outputs: torch.Tensor) -> None:
-        """`outputs` [num_tokens, hidden_size] bfloat16, overwritten."""
-        self.library.experts_forward(
-            self._team, ctypes.byref(experts), ctypes.byref(step), outputs.data_ptr()
-        )
-
-
-class NativeLayer:
-    """The `ExpertLayer` of one layer."""
-
-    def __init__(
-        self,
-        owner: NativeExperts,  # of the memory that the structs point to
-        gate_ups: Sequence[LinearStruct],
-        downs: Sequence[LinearStruct],
-        gate: Gate,
-    ) -> None:
-        self.owner = owner
-        self._linears = (LinearStruct * (2 * len(gate_ups)))(*gate_ups, *downs)
-        self._experts = experts_struct(len(gate_ups), gate)
-        point_to(self._experts, ctypes.addressof(self._linears))
-
-    def __call__(
-        self, inputs: torch.Tensor, expert_ids: torch.Tensor, shares: torch.Tensor
-    ) -> torch.Tensor:
-        inputs = inputs.to(torch.bfloat16).contiguous()
-        expert_ids = expert_ids.to(torch.int64).contiguous()
-        shares = shares.to(torch.float32).contiguous()
-        outputs = torch.empty_like(inputs)
-        num_tokens, num_chosen = expert_ids.shape
-        step = ExpertStepStruct(
-            num_tokens=num_tokens,
-            num_chosen=num_chosen,
-            inputs=inputs.data_ptr(),
-            expert_ids=expert_ids.data_ptr(),
-            shares=shares.data_ptr(),
-        )
-        self.owner.run(self._experts, step, outputs)
-        return outputs

@@ -160,8 +160,12 @@ class NativeForward:
     def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size] float32."""
         rows = torch.empty(len(input_ids), self._hidden_size)
-        self._library.embeddings(
-            self._decoder, input_ids.data_ptr(), len(input_ids), rows.data_ptr()
+        self._library.read_rows(
+            self._kept[0].placed.embeddings,
+            self._config.embedding_scale,
+            input_ids.data_ptr(),
+            len(input_ids),
+            rows.data_ptr(),
         )
         return rows
 

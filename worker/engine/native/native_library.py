@@ -256,12 +256,16 @@ class NativeLibrary:
         self.logits = _function(
             library, "decoder_logits", None, (pointer, pointer, integer, pointer)
         )
-        self.embeddings = _function(
-            library, "decoder_embeddings", None, (pointer, pointer, integer, pointer)
+        linear = ctypes.POINTER(LinearStruct)
+        self.read_rows = _function(
+            library, "read_rows", None, (linear, ctypes.c_float, pointer, integer, pointer)
         )
         experts, step = ctypes.POINTER(ExpertsStruct), ctypes.POINTER(ExpertStepStruct)
-        self.expert_team_new = _function(library, "expert_team_new", pointer, (small,))
-        self.expert_team_free = _function(library, "expert_team_free", None, (pointer,))
+        self.product_team_new = _function(library, "product_team_new", pointer, (small,))
+        self.product_team_free = _function(library, "product_team_free", None, (pointer,))
+        self.linear_forward = _function(
+            library, "linear_forward", None, (pointer, linear, pointer, integer, pointer)
+        )
         self.experts_forward = _function(
             library, "experts_forward", None, (pointer, experts, step, pointer)
         )

@@ -55,6 +55,11 @@ class PackedWeights:
         self._num_values, self._num_coded, self._num_integers = 0, 0, 0
 
     @property
+    def num_values(self) -> int:
+        """All so far."""
+        return self._num_values
+
+    @property
     def num_coded(self) -> int:
         """How many of the values so far are multiplied in their codes."""
         return self._num_coded

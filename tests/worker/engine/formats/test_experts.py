@@ -32,8 +32,8 @@ from worker.engine.models.expert_modules import CodedExperts
 from worker.engine.models.experts.expert_mlp import ExpertMlp
 from worker.engine.models.registry import read_model_config
 from worker.engine.models.transformers_model import TransformersModel
-from worker.engine.native.native_experts import NativeLayer
 from worker.engine.native.native_forward import NativeForward
+from worker.engine.native.native_products import NativeLayer
 from worker.engine_link.engine_messages import EngineReady
 
 # Relative, of our C++ beside float32: activations in bfloat16 alone leave 0.01 to 0.05, and weights

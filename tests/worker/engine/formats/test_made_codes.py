@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat
 from shared.errors import ConfigError
+from tests.worker.engine.families import FUSED_IN_TORCH
 from tests.worker.engine.formats.quantized_copies import PROJECTION, save_quantized
 from tests.worker.engine.native.test_native import MAX_ERROR, native_rig, needs_bfloat16
 from tests.worker.engine.tiny_models import (
@@ -28,12 +30,14 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.registry import read_model_config
 from worker.engine.native.coded_layout import CODES4, CODES8, coded_layout
+from worker.engine.native.native_products import NativeLinear
 
 KINDS: tuple[MadeFormat, ...] = get_args(MadeFormat)
 # Of a normal distribution, relative: half a step of 127, three bits of mantissa, a step of 15.
 LARGEST_ERROR = {"int8": 0.01, "fp8": 0.03, "int4": 0.12}
 
 
+FILE = "model.safetensors"
 HEADS = ("lm_head.weight", "model.embed_tokens.weight")  # and its embeddings where they are tied
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4}
 
@@ -78,7 +82,7 @@ def test_near_and_never_outside_of_its_codes(kind: MadeFormat) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_projections_and_heads_are_made_codes(kind: MadeFormat, source: Path) -> None:
     config = read_model_config(source, kind)
-    stored = load_file(source / "model.safetensors")
+    stored = load_file(source / FILE)
     dtype = torch.bfloat16
     with open_weights(config, source, "safetensors", dtype, lambda _: None) as reader:
         for name, tensor in stored.items():
@@ -154,10 +158,13 @@ def test_a_quantized_checkpoint_is_left_as_it_is(source: Path, tmp_path: Path) -
     ("model_type", "changes", "sentence"),
     [
         ("gpt2", {"activation_function": "quick_gelu"}, "GPT2LMHeadModel: it is computed by trans"),
-        ("gemma2", {}, "Gemma2ForCausalLM: torch computes its kind of norm"),
+        (
+            *FUSED_IN_TORCH["gemma4"],
+            "Gemma4ForCausalLM: torch computes its inputs of each layer in 16",
+        ),
     ],
 )
-def test_what_our_cpp_does_not_compute_is_not_made_codes(
+def test_what_our_cpp_does_not_multiply_is_not_made_codes(
     tmp_path: Path, model_type: str, changes: dict[str, Any], sentence: str
 ) -> None:
     path = save_tiny_model(tmp_path, model_type, **changes)
@@ -166,12 +173,50 @@ def test_what_our_cpp_does_not_compute_is_not_made_codes(
         read_model_config(path, "int8")
 
 
+@needs_bfloat16
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("gemma3", "int4"),  # tied, which int4 makes int8; soft caps
+        ("gpt2", "int8"),  # stored transposed
+        ("gpt_neox", "fp8"),  # by head, in an order of its own
+        ("cohere", "int4"),
+        ("starcoder2", "int8"),  # biases
+    ],
+)
+def test_of_families_that_torch_computes(family: str, kind: MadeFormat, tmp_path: Path) -> None:
+    """All projections and the head, a row's bits the same in any company."""
+    model_type, changes = FUSED_IN_TORCH[family]
+    source = save_tiny_model(tmp_path / "source", model_type, **changes)
+    config = read_model_config(source, kind)
+    dense = Path(shutil.copytree(source, tmp_path / "dense"))
+    with open_weights(config, source, "safetensors", torch.float32, lambda _: None) as reader:
+        shapes = {name: each.shape for name, each in load_file(dense / FILE).items()}
+        values = {name: reader.read(name, *shape) for name, shape in shapes.items()}
+    save_file(values, dense / FILE, {"format": "pt"})
+    assert isinstance(config, DecoderConfig)
+    rigs = [
+        Rig(source, dtype="bfloat16", quantization=kind, max_step_tokens=size) for size in (33, 160)
+    ]
+    for rig in rigs:
+        head = rig.decoder._lm_head
+        assert isinstance(head, NativeLinear)
+        assert head._owner.num_coded == config.num_projection_values
+        told = "made when loaded and multiplied as such; all weights take"
+        assert told in rig.loop._ready.remark
+    one, other = rigs
+    prompt = random_prompt(40, 1)
+    add = make_add(0, prompt, max_tokens=16, ignore_eos=True)
+    output = one.run(add, make_add(1, random_prompt(50, 2), max_tokens=9))[0]
+    assert other.run(add)[0] == output
+    assert all(torch.equal(one.logits[key], each) for key, each in other.logits.items())
+    assert_like_reference(dense, one, 0, prompt + output, MAX_ERROR)
+
+
 def save_made(source: Path, target: Path, kind: MadeFormat) -> Path:
     """What the codes stand for, in float32."""
-    from safetensors.torch import save_file
-
     target.mkdir()
-    tensors = load_file(source / "model.safetensors")
+    tensors = load_file(source / FILE)
     made = {name: made_of(name, kind, tensors) for name in tensors}
     tensors = {
         name: tensor.float()
@@ -179,7 +224,7 @@ def save_made(source: Path, target: Path, kind: MadeFormat) -> Path:
         else make_codes(own, tensor.float()).dense(torch.float32)
         for name, tensor in tensors.items()
     }
-    save_file(tensors, target / "model.safetensors", {"format": "pt"})
+    save_file(tensors, target / FILE, {"format": "pt"})
     config = json.loads((source / "config.json").read_text())
     (target / "config.json").write_text(json.dumps(config))
     return target

@@ -31,7 +31,7 @@ from tests.worker.engine.formats.test_experts import (
 from tests.worker.engine.native.test_native import needs_bfloat16
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
-from worker.engine.formats.made_codes import is_quantized_when_made, make_codes
+from worker.engine.formats.made_codes import is_of_experts, make_codes
 from worker.engine.loading import model_limits
 from worker.engine.loading.memory_check import weight_bytes
 from worker.engine.models.decoder_config import DecoderConfig
@@ -45,7 +45,7 @@ def save_made(source: Path, target: Path, kind: MadeFormat) -> Path:
     """What the codes of its experts stand for, in float32."""
     shutil.copytree(source, target)
     tensors = {name: each.float() for name, each in load_file(source / "model.safetensors").items()}
-    names = [name for name in tensors if is_quantized_when_made(name, experts_alone=True)]
+    names = [name for name in tensors if is_of_experts(name)]
     assert names
     is_turned = json.loads((source / "config.json").read_text())["model_type"] == "gpt_oss"
     for name in names:

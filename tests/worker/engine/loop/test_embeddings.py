@@ -217,8 +217,7 @@ def test_what_is_no_number_fails_alone(tiny_llama: Path, reference: Reference) -
     rig = Rig(tiny_llama)
     good = random_prompt(30, 1)
     poison = next(token_id for token_id in range(3, 300) if token_id not in good)
-    with torch.inference_mode():
-        rig.decoder._embeddings[poison] = torch.nan
+    rig.poison(poison)
     rig.run(
         make_add(1, [5, poison] * 40, pooling=MEAN),
         make_add(2, good, pooling=MEAN),

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from shared.protocol.finish import Finish, FinishReason
 from tests.tiny_decoder import VOCAB_SIZE
@@ -181,8 +180,7 @@ def test_a_run_that_breaks_the_model_leaves_no_trace(tiny_llama: Path) -> None:
     used |= {token_id for token_ids in expected.values() for token_id in token_ids}
     poison = min(set(range(VOCAB_SIZE)) - used)
     rig = Rig(tiny_llama, num_kv_tokens=320)
-    with torch.inference_mode():
-        rig.decoder._embeddings[poison] = torch.nan
+    rig.poison(poison)
     rig.run(others[0], make_add(9, [poison] * 200), *others[1:])
     assert rig.channel.finishes()[9].reason is FinishReason.ERROR
     for run_id in (1, 2, 3):

@@ -105,8 +105,7 @@ def test_what_is_no_number_fails_alone(tiny_llama: Path) -> None:
     rig = Rig(tiny_llama)
     good = random_prompt(30, 1)
     poison = next(token_id for token_id in range(3, 300) if token_id not in good)
-    with torch.inference_mode():
-        rig.decoder._embeddings[poison] = torch.nan
+    rig.poison(poison)
     rig.run(make_add(1, [5, poison] * 20, pooling=YES_NO), make_add(2, good, pooling=YES_NO))
     assert rig.channel.finishes()[1].reason is FinishReason.ERROR
     theirs = reference_logits(tiny_llama, good)[-1, [YES, NO]].softmax(dim=0)

@@ -55,8 +55,8 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
 from worker.engine.native.coded_layout import INT4, INT6, INT8, coded_layout, integer_layout
 from worker.engine.native.kernel_set import AMX_EMULATED, AVX2, AVX512_BF16, KernelSet
-from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_library import NativeLibrary
+from worker.engine.native.native_products import NativeProducts
 from worker.engine_link.engine_messages import LoadAdapter
 
 MakeWeight = Callable[[int, int], ScaledWeight]
@@ -311,7 +311,7 @@ def test_experts(num_tokens: int) -> None:
     tokens = make_tokens(num_tokens)
     outputs = []
     for kernel_set in (AVX512_BF16, AVX2):
-        products = NativeExperts(NativeLibrary.load(kernel_set), 2, IN_BLOCKS)
+        products = NativeProducts(NativeLibrary.load(kernel_set), 2, IN_BLOCKS)
         outputs.append(products.make(experts, GPT_OSS_GATE)(*tokens))
         assert products.integer_share == pytest.approx(0.8)
     assert torch.equal(*outputs)

@@ -21,8 +21,8 @@ from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.expert_weights import ExpertLayer, ExpertWeights, Gate, SiluGate
 from worker.engine.models.layer_config import ClampedGate
 from worker.engine.native.kernel_set import AMX_EMULATED, AVX2, AVX512, AVX512_BF16, KernelSet
-from worker.engine.native.native_experts import NativeExperts
 from worker.engine.native.native_library import NativeLibrary
+from worker.engine.native.native_products import NativeProducts
 
 HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_EXPERTS, NUM_CHOSEN = 96, 72, 5, 2
 NUM_TOKENS = 230  # some expert has more than one slab
@@ -57,7 +57,7 @@ def make_layer(
     kernel_set: KernelSet = AVX512_BF16,
     num_threads: int = 2,
 ) -> ExpertLayer:
-    return NativeExperts(NativeLibrary.load(kernel_set), num_threads).make(experts, gate)
+    return NativeProducts(NativeLibrary.load(kernel_set), num_threads).make(experts, gate)
 
 
 def make_tokens(num_tokens: int = NUM_TOKENS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

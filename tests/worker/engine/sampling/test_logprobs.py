@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.logprobs import NO_RANK, TokenLogprob, unpack_logprobs
@@ -140,8 +139,7 @@ def test_a_prompt_that_is_no_number_fails_alone(tiny_llama: Path) -> None:
     expected = Rig(tiny_llama).run(make_add(2, random_prompt(20, 2)))[2]
     rig = Rig(tiny_llama)
     poison = min(set(range(VOCAB_SIZE)) - {*random_prompt(20, 2), *expected})
-    with torch.inference_mode():
-        rig.decoder._embeddings[poison] = torch.nan
+    rig.poison(poison)
     bad = make_add(1, [5, poison, 6], max_tokens=0, prompt_logprobs=1)
     tokens = rig.run(bad, make_add(2, random_prompt(20, 2)))
     assert rig.channel.finishes()[1].reason is FinishReason.ERROR

@@ -14,12 +14,12 @@ import torch
 from shared.errors import ConfigError
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
-from worker.engine.layers.linear import Linear
+from worker.engine.layers.linear import DenseTable, Linear, Table
 from worker.engine.lora.lora_projection import LoraPair, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_config import MlpConfig
-from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.layer_ops import LayerOps, Weight, dense
 from worker.engine.models.layer_ropes import Angles
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.norms import HeadNorm, MeanOfRanks
@@ -364,8 +364,15 @@ class RankLayerOps:
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return self._ops.silu_mul(gate_up)
 
-    def head(self, weight: torch.Tensor) -> Linear:
+    def projection(self, weight: Weight, bias: torch.Tensor | None) -> Linear:
+        return self._ops.projection(weight, bias)
+
+    def table(self, weight: Weight) -> Table:
+        return DenseTable(dense(weight), self.head)
+
+    def head(self, weight: Weight) -> Linear:
         """Shares are of one size, the last ones filled up with zeros that nobody sees."""
+        weight = dense(weight)
         num_outputs, hidden_size = weight.shape
         share = -(-num_outputs // self._group.size)
         rows = weight[self._group.rank * share :][:share]
