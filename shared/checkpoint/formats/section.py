@@ -10,6 +10,8 @@ import msgspec
 
 from shared.errors import ConfigError
 
+WAY_OUT = "take the original in 16 bits, or another tool's version"
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -31,4 +33,4 @@ class Section:
             raise self.error(str(exc)) from exc
 
     def error(self, what: str) -> ConfigError:
-        return ConfigError(f"{self.place}: {what}")
+        return ConfigError(f"{self.place}: {what}; {WAY_OUT}")

@@ -19,6 +19,9 @@ from shared.checkpoint.formats.methods.group_size import group_size_of
 from shared.checkpoint.formats.quantization import FormatRule, Quantization, check_pattern
 from shared.checkpoint.formats.section import Section
 
+# What older versions wrote of weights that are compressed, too; uncompressed ones are in a format
+# that is refused.
+_STATUSES = ("compressed", "frozen")
 _BYTES = ("int-quantized", "float-quantized", "naive-quantized")
 
 
@@ -85,7 +88,7 @@ def read_compressed_tensors(section: Section) -> Quantization | None:
     ignore = config.ignore or ()
     for name in (*ignore, *(target for rule in rules for target in rule.targets)):
         check_pattern(section, name)
-    if config.quantization_status != "compressed":
+    if config.quantization_status not in _STATUSES:
         raise section.error(f"quantization_status={config.quantization_status!r} is not supported")
     return Quantization("compressed-tensors", rules, ignore)
 

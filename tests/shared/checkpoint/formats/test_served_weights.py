@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from shared.checkpoint.formats.quantization_files import read_quantization
 from shared.checkpoint.formats.served_weights import check_served_weights
 from shared.errors import ConfigError
 from tests.e2e.role_stack import DEMO_MODEL
@@ -122,3 +123,62 @@ def test_damage_is_told_first(tmp_path: Path) -> None:
         file.truncate(7)
     with pytest.raises(ConfigError, match="is cut: it has 7 bytes"):
         check_served_weights(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "group_size": 128,
+                "dynamic": {"-:.*attn": {}, "lm_head": True, r"+:.*\.down": {"bits": 8}},
+            },
+            {"x.down_proj": "int8 in groups of 128", "x.up_proj": "int4 in groups of 128"},
+        ),
+        (
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {
+                    "x.up_proj": {"quant_algo": "NVFP4", "group_size": 16},
+                    "x.down_proj": {"quant_algo": "FP8"},
+                },
+            },
+            {"x.down_proj": "fp8 by tensor", "x.up_proj": "nvfp4", "x.attn": None},
+        ),
+        (
+            {
+                "format": "mixed-precision",
+                "quant_method": "compressed-tensors",
+                "quantization_status": "frozen",
+                "config_groups": {
+                    "a": {
+                        "targets": ["re:.*down_proj"],
+                        "weights": {"strategy": "channel"},
+                        "format": "int-quantized",
+                    },
+                    "b": {
+                        "targets": ["Linear"],
+                        "weights": {"num_bits": 4, "group_size": 32},
+                        "format": "pack-quantized",
+                    },
+                },
+            },
+            {"x.down_proj": "int8 by channel", "x.up_proj": "int4 in groups of 32"},
+        ),
+    ],
+)
+def test_modules_have_formats_of_their_own(
+    section: dict[str, Any], named: dict[str, str | None], tmp_path: Path
+) -> None:
+    path = folder_of(tmp_path / "model", {"quantization_config": section}, **codes())
+    quantization = read_quantization(path)
+    assert quantization is not None
+    for module, name in named.items():
+        formats = [each.name for each in quantization.formats_of(module)]
+        assert formats == ([] if name is None else [name])
+    if quantization.method == "gptq":
+        with pytest.raises(ConfigError, match=r"'x\.attn' is quantised, and gptq"):
+            quantization.formats_of("x.attn")

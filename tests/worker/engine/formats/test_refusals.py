@@ -79,6 +79,8 @@ def test_parts_that_do_not_fit(
         ({"quant_method": "gptq"}, "missing required field `bits`"),
         (KINDS["gptq"].section | {"bits": 3}, "bits=3 is not supported"),
         (KINDS["gptq"].section | {"group_size": 0}, "group_size=0 is not supported"),
+        (KINDS["gptq"].section | {"dynamic": {"+:x": {"bits": 3}}}, "bits=3 is not supported"),
+        (KINDS["gptq"].section | {"dynamic": {"x": {"y": 1}}}, "dynamic: 'x' has 'y', which is n"),
         (KINDS["gptq"].section | {"rotation": "x"}, "unknown field `rotation`"),
         (KINDS["gptq"].section | {"checkpoint_format": "gptq_v9"}, "'gptq_v9' is not supported"),
         (KINDS["awq"].section | {"version": "gemv"}, "version='gemv' is not supported"),
