@@ -15,7 +15,7 @@ from shared.gguf.tokens.spm_tokenizer import spm_tokenizer
 from shared.gguf.tokens.vocabulary import Vocabulary
 from shared.made_folder import made_folder
 
-_LAYOUT = 1  # of these folders: counts up when their files change
+_LAYOUT = 2  # of these folders: counts up when their files change
 _KINDS = {"gpt2": bpe_tokenizer, "llama": spm_tokenizer}
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -36,6 +36,10 @@ def checkpoint_files(model: GgufModel) -> dict[str, bytes]:
     config = hugging_face_config(model)
     tensor_sources(model)  # refused now, rather than when its weights are read
     vocabulary = Vocabulary.read(model.metadata)
+    if len(vocabulary.texts) > config["vocab_size"]:
+        raise model.metadata.error(
+            f"there are {len(vocabulary.texts)} tokens, and embeddings of {config['vocab_size']}"
+        )
     ids = {
         "bos_token_id": vocabulary.bos_id,
         "eos_token_id": list(vocabulary.end_ids),

@@ -94,11 +94,23 @@ class ModelFacts:
         types = {tensor.type.name for tensor in self._model.tensors.values()}
         return "float32" if types == {"F32"} else "bfloat16"
 
+    @property
+    def num_layers(self) -> int:
+        num_layers = self._positive("block_count")
+        last = f"blk.{num_layers - 1}."
+        if not any(name.startswith(last) for name in self._model.tensors):
+            raise self.error(f"is to have {num_layers} layers, and has no tensor of the last")
+        return num_layers
+
+    @property
+    def max_context_len(self) -> int:
+        return self._positive("context_length")
+
     def layer_types(self, period: int) -> list[str]:
         """The last of each `period` layers sees all, the others a sliding window."""
         return [
             "sliding_attention" if idx % period < period - 1 else "full_attention"
-            for idx in range(self.integer("block_count"))
+            for idx in range(self.num_layers)
         ]
 
     def refuse_experts(self) -> None:
@@ -125,14 +137,17 @@ class ModelFacts:
 
 
 def scaled_rope(facts: ModelFacts, default_theta: float = 10000.0) -> Rope:
-    """Default, linear or yarn. Raises ConfigError for others."""
+    """Default, linear or yarn; linear where old files tell a factor alone. Raises ConfigError for
+    others.
+    """
     theta = facts.number("rope.freq_base", default_theta)
-    match facts.text("rope.scaling.type", "none"):
-        case "none":
-            return {"rope_type": "default", "rope_theta": theta}
-        case "linear":
-            factor = facts.number("rope.scaling.factor")
+    old = facts.number("rope.scale_linear", 0.0)
+    factor = facts.number("rope.scaling.factor", old)
+    match facts.text("rope.scaling.type", "linear" if factor else "none"):
+        case "linear" if factor:
             return {"rope_type": "linear", "rope_theta": theta, "factor": factor}
+        case "none" | "linear":
+            return {"rope_type": "default", "rope_theta": theta}
         case "yarn":
             return {"rope_type": "yarn", "rope_theta": theta} | _yarn(facts)
         case other:
@@ -175,8 +190,9 @@ def phi3_rope(facts: ModelFacts) -> Rope:
 
 
 def _yarn(facts: ModelFacts) -> Rope:
-    if facts.number("rope.scaling.yarn_attn_factor", 1.0) != 1.0:
-        raise facts.error("has a yarn_attn_factor of its own: not supported")
+    for name in ("attn_factor", "yarn_attn_factor"):
+        if facts.number(f"rope.scaling.{name}", 1.0) != 1.0:
+            raise facts.error(f"has rope.scaling.{name}: not supported")
     found: Rope = {
         "factor": facts.number("rope.scaling.factor"),
         "original_max_position_embeddings": facts.integer("rope.scaling.original_context_length"),

@@ -99,7 +99,7 @@ def _gemma3(facts: ModelFacts) -> Config:
 
 
 def _gemma_scale(facts: ModelFacts, largest_num_layers: int) -> int:
-    if facts.integer("block_count") == largest_num_layers:
+    if facts.num_layers == largest_num_layers:
         return facts.integer("embedding_length") // facts.num_heads
     return facts.head_dim
 
@@ -153,12 +153,12 @@ def _decoder(facts: ModelFacts, architecture: str, model_type: str) -> Config:
         "vocab_size": facts.vocab_size,
         "hidden_size": facts.integer("embedding_length"),
         "intermediate_size": facts.integer("feed_forward_length", 0),
-        "num_hidden_layers": facts.integer("block_count"),
+        "num_hidden_layers": facts.num_layers,
         "num_attention_heads": facts.num_heads,
         "num_key_value_heads": facts.num_kv_heads,
         "head_dim": facts.head_dim,
         "rms_norm_eps": facts.number("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": facts.integer("context_length"),
+        "max_position_embeddings": facts.max_context_len,
         "rope_parameters": scaled_rope(facts),
         "tie_word_embeddings": not facts.has_tensor("output.weight"),
         "dtype": facts.stored_dtype,

@@ -61,6 +61,15 @@ def test_what_is_broken_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not cache.exists() or not any(cache.iterdir())
 
 
+def said(key: str, value: int) -> Callable[[Any], None]:
+    """In the place of what the writer has of it."""
+
+    def change(writer: Any) -> None:
+        writer.kv_data[0][key].value = value
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -79,6 +88,22 @@ def test_what_is_broken_leaves_nothing_behind(tmp_path: Path) -> None:
         (lambda w: w.add_rope_dimension_count(4), "rotates 4 of 8 dimensions"),
         (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE), "by 'longrope'"),
         (lambda w: w.add_value_length(16), "keys of 8 and values of 16"),
+        (
+            said("llama.block_count", 1 << 31),
+            "is to have 2147483648 layers, and has no",
+        ),
+        (said("llama.context_length", 0), "has llama.context_length 0"),
+        (
+            lambda w: setattr(w.tensors[0]["token_embd.weight"], "shape", (9, 32)),
+            "there are 260 tokens, and embeddings of 9",
+        ),
+        (
+            lambda w: (
+                w.add_rope_scaling_type(gguf.RopeScalingType.YARN),
+                w.add_rope_scaling_attn_factors(0.5),
+            ),
+            r"has rope\.scaling\.attn_factor",
+        ),
         (lambda w: w.add_string("llama.rope.freq_base", "x"), "freq_base must be a number"),
     ],
 )
