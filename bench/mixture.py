@@ -51,7 +51,7 @@ MIXTURE: dict[str, Any] = {
 PROMPT_LEN = 64
 
 
-class MixtureEngine:
+class TimedEngine:
     """Our engine in this process."""
 
     def __init__(
@@ -134,8 +134,8 @@ def main(
     with TemporaryDirectory() as place:
         folder = Path(place)
 
-        def start(name: str, config: dict[str, Any], kernels: CpuKernelsName) -> MixtureEngine:
-            return MixtureEngine(folder / name, config, kernels, num_threads)
+        def start(name: str, config: dict[str, Any], kernels: CpuKernelsName) -> TimedEngine:
+            return TimedEngine(folder / name, config, kernels, num_threads)
 
         engines = {
             "dense": start("dense", dense_config(mixture), "auto"),
