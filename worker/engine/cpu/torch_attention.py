@@ -18,6 +18,7 @@ from worker.engine.layers.attention_backend import AttentionLayer
 EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
 MAX_SHORT_ROWS = 16  # up to so many queries, requests with as many are computed together
 ROW_STEP = 4  # of a matrix; else float32 may take another kernel, which rounds differently
+WIDTH_STEP = 8  # of a head's values, likewise
 MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on the number
 
 
@@ -148,8 +149,8 @@ class TorchAttentionBackend:
         if kv_len <= layer.num_chosen:
             return None
         keys = self._gather(layer, pages, group.kv_idx[self._pages[layer_id]], num_reqs)
-        rows = _padded(q.reshape(num_reqs, -1, layer.head_dim).float())
-        scores = (rows @ keys.float().transpose(1, 2))[:, : num_queries * layer.num_heads]
+        rows = _whole(_padded(q.reshape(num_reqs, -1, layer.head_dim).float()))
+        scores = (rows @ _whole(keys.float()).transpose(1, 2))[:, : num_queries * layer.num_heads]
         by_head = scores.view(num_reqs, num_queries, layer.num_heads, kv_len).relu_()
         by_head *= weights.view(num_reqs, num_queries, layer.num_heads, 1)
         total = functools.reduce(operator.add, by_head.unbind(2))  # in order, however many rows
@@ -169,11 +170,11 @@ class TorchAttentionBackend:
         num_shared = layer.num_heads // num_kv_heads  # query heads of one KV head
         num_rows = num_queries * num_shared
         by_query = q.view(num_reqs, num_queries, num_kv_heads, num_shared, head_dim)
-        rows = _padded(by_query.transpose(1, 2).reshape(-1, num_rows, head_dim))
+        rows = _whole(_padded(by_query.transpose(1, 2).reshape(-1, num_rows, head_dim)))
         kv_idx = group.kv_idx[self._pages[layer_id]]
         keys, *others = (self._gather(layer, pages, kv_idx, num_reqs) for pages in kept)
         values = others[0] if others else keys[..., : layer.latent_dim]
-        scores = rows @ keys.transpose(1, 2)  # [num_matrices, rows, kv_len]
+        scores = rows @ _whole(keys).transpose(1, 2)  # [num_matrices, rows, kv_len]
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         if layer.soft_cap is not None:
             real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
@@ -181,7 +182,7 @@ class TorchAttentionBackend:
         if choice is not None:
             real_scores += choice
         weights = _softmax(layer, scores, num_rows).to(q.dtype)
-        rows = weighted_sum(weights, values)[:, :num_rows]
+        rows = weighted_sum(weights, _whole(values))[:, :num_rows, : values.shape[-1]]
         by_head = rows.reshape(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         return by_head.transpose(1, 2).reshape(*q.shape[:2], -1)
 
@@ -303,6 +304,12 @@ def _softmax(layer: AttentionLayer, scores: torch.Tensor, num_rows: int) -> torc
     largest = scores.amax(dim=-1, keepdim=True).float()
     share = torch.exp(sinks - largest) * weights.amax(dim=-1, keepdim=True)
     return weights / (1.0 + share)
+
+
+def _whole(vectors: torch.Tensor) -> torch.Tensor:
+    """[..., size], with zeros up to WIDTH_STEP."""
+    missing = -vectors.shape[-1] % WIDTH_STEP
+    return torch.nn.functional.pad(vectors, (0, missing)) if missing else vectors
 
 
 def weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
