@@ -291,7 +291,7 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "smollm3": [{"no_rope_layers": [1, 1]}, {"no_rope_layers": [0, 1]}],
-    "smollm3 windows": [{"use_sliding_window": False}],
+    "smollm3 windows": [{"use_sliding_window": False, **FULL}],
     "stablelm": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "stablelm parallel": [{"rope_parameters": PARTIAL_ROPE | {"partial_rotary_factor": 1.0}}],
     "dots1": [

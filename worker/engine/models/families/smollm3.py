@@ -16,6 +16,8 @@ def smollm3_config(config: ConfigFile) -> DecoderConfig:
     """Raises ConfigError, as the other readers do."""
     has_window = config.boolean("use_sliding_window", default=False)
     window = config.optional_integer("sliding_window", None) if has_window else None
+    if not has_window:  # transformers' masks would have one, its kernels none
+        config.refuse("layer_types", ["full_attention"] * config.integer("num_hidden_layers"))
     model = decoder_config(
         config,
         windows=windows_of_types(config, config.get("layer_types", None), window),
