@@ -26,6 +26,7 @@ from bench.mixture import PROMPT_LEN, TimedEngine
 from shared.errors import ConfigError
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
+from worker.engine.models.transformers_config import MODEL_ERRORS
 from worker.engine_link.engine_config import CpuKernelsName
 
 MAX_TIMES_LLAMA, MAX_TIMES_WITH_EXPERTS = 1.15, 1.3
@@ -65,6 +66,7 @@ SHAPE: dict[str, Any] = {
     "linear_value_head_dim": 64,
     "linear_num_heads": 16,
     "linear_head_dim": 64,
+    "num_heads": 32,  # Mamba 2
     "mamba_d_ssm": 2048,
     "mamba_n_heads": 32,
     "mamba_d_head": 64,
@@ -209,7 +211,7 @@ def main(
             try:
                 config = family_config(model_type, architecture)
                 one = Contender.start(folder / model_type, config, "auto", num_threads)
-            except ConfigError as exc:
+            except (ConfigError, *MODEL_ERRORS) as exc:
                 print(f"{model_type:20} {exc}", flush=True)
                 continue
             model = read_model_config(folder / model_type)
