@@ -51,17 +51,16 @@ def test_beams_share_their_pages(path: Path) -> None:
     assert rig.channel.finishes()[1].message is None
 
 
-def test_a_gpu_is_refused(path: Path) -> None:
-    sentence = "DeepseekV3ForCausalLM is not possible on a GPU: .* latents; device=cpu serves it"
+def test_gpus_and_ranks_do_not_choose_positions(tmp_path: Path) -> None:
+    model_type, overrides = LATENT["deepseek_v32"]
+    path = save_tiny_model(tmp_path, model_type, **overrides)
+    architecture = "DeepseekV32ForCausalLM"
+    sentence = f"{architecture} is not possible on a GPU: .* positions .*; device=cpu serves it"
     with pytest.raises(ConfigError, match=sentence):
         GpuRig(path, LateDevice())
-    model = read_model_config(path)
-    report = report_on_gpu(EngineConfig(), model, torch.float32, LateDevice())
+    report = report_on_gpu(EngineConfig(), read_model_config(path), torch.float32, LateDevice())
     assert "device=cpu serves it" in report.refusal
-
-
-def test_several_ranks_are_refused(path: Path) -> None:
-    sentence = "tp=2 is not possible with DeepseekV3ForCausalLM: its latent of keys and values"
+    sentence = f"tp=2 is not possible with {architecture}: its choice of positions"
     with pytest.raises(ConfigError, match=sentence):
         GpuRig(path, None, tp=2, device="cpu")
 
@@ -115,7 +114,7 @@ def test_a_token_takes_one_latent(path: Path, monkeypatch: pytest.MonkeyPatch) -
             {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 64}},
             "'short_factor' has 8 numbers for 4 pairs",
         ),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
+        ({"hidden_act": "sinus"}, "hidden_act='sinus' is not supported"),
         ({"n_group": 5}, "12 experts do not make 5 equal groups"),
         ({"topk_group": 4}, "4 groups cannot be chosen of 3"),
         ({"num_experts_per_tok": 13}, "13 experts cannot be chosen of 12"),
