@@ -145,13 +145,9 @@ class ResponseRequests:
 
     async def job(self, raw: dict[str, Any], caller: Caller) -> Job:
         """Raises RequestError."""
-        body = self._reader.read(raw, caller.unknown)
-        name = required_model(body.model)
-        _check(body, caller)
-        items = input_items(body.input)
-        use = response_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+        body, items, use = self._read(raw, caller)
         grammar = None if body.text is None else resolve_text_format(body.text.format)
-        model = await self._models.model(name)
+        model = await self._models.model(required_model(body.model))
         body.max_tokens = body.max_output_tokens
         sampling = resolve_sampling(
             body,
@@ -183,15 +179,21 @@ class ResponseRequests:
 
     async def count(self, raw: dict[str, Any], caller: Caller) -> int:
         """Tokens of the prompt, whatever chooses those behind it. Raises RequestError."""
-        body = self._reader.read(raw, caller.unknown)
-        name = required_model(body.model)
-        _check(body, caller)
-        items = input_items(body.input)
-        use = response_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
-        model = await self._models.model(name)
+        body, items, use = self._read(raw, caller)
+        model = await self._models.model(required_model(body.model))
         conversation = await self._conversation(body.conversation, caller)
         _, prompt = await self._prompt(body, items, conversation, use, model, caller)
         return len(prompt.token_ids)
+
+    def _read(
+        self, raw: dict[str, Any], caller: Caller
+    ) -> tuple[ResponseBody, list[dict[str, Any]], ToolUse | None]:
+        """The body, its input, and its tools. Raises RequestError."""
+        body = self._reader.read(raw, caller.unknown)
+        required_model(body.model)
+        _check(body, caller)
+        use = response_tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+        return body, input_items(body.input), use
 
     async def _prompt(
         self,
