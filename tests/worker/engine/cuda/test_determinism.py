@@ -91,13 +91,14 @@ def test_attention_of_a_query(name: str, exact_device: torch.device) -> None:
     from worker.engine.cuda.kernels.extend_attention import extend_attention
 
     layer, seq_len = LAYERS[name], 100
-    pool = Pool([seq_len, 40], layer.num_kv_heads, layer.head_dim)
+    has_latents = layer.latent_dim is not None
+    pool = Pool([seq_len, 40], layer.num_kv_heads, layer.head_dim, has_latents=has_latents)
     q = random(seq_len, layer.num_heads, layer.head_dim)
 
     def attend(blocks: Sequence[tuple[int, int]], max_pages: int) -> torch.Tensor:
         """`blocks`: first position, and how many."""
         table = np.array([(0, start, start, count) for start, count in blocks], np.int32)
-        output = torch.zeros_like(q, device=exact_device)
+        output = torch.zeros_like(q[..., : layer.latent_dim], device=exact_device)
         extend_attention(
             q.to(exact_device),
             pool.keys.to(exact_device),
