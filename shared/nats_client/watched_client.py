@@ -87,6 +87,6 @@ def _header_block(headers: Mapping[str, str]) -> bytes | None:
     for name, value in headers.items():
         if not (name.replace("-", "").isalnum() and name.isascii() and value.isprintable()):
             return None
-        lines.append(f"{name}: {value}\r\n")
+        lines.append(name + ": " + value + "\r\n")  # formatted, an enum would be its Python name
     lines.append("\r\n")
     return "".join(lines).encode()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import nats.errors
 import pytest
 from nats.aio.msg import Msg
+from nats.js.api import Header
 
 from shared.config import ClusterConfig
 from shared.nats_client.connection import Reconnects, connect, round_trip
@@ -41,15 +42,17 @@ async def test_a_prompt_callback_hears_all_in_order(nc: RoleClient) -> None:
     await nc.subscribe("a.*", cb=on_message)
     await nc.publish("a.b", b"1")
     await nc.publish("a.b", b"2", headers={"Name": "x"})
+    await nc.publish("a.b", b"2", headers={Header.ROLLUP: "sub"})
     await nc.publish("a.b", b"3", headers={"Name": " x\r\nOther: y"})
     await nc.publish("a.b", bytes(900_000))
     for wrong in ("", "a b", "a.b\r\nPUB a.b 0"):
         with pytest.raises(nats.errors.BadSubjectError):
             await nc.publish(wrong, b"4")
     assert await round_trip(nc)
+    of_enums = (b"2", {"Nats-Rollup": "sub"})
     cleaned = {"Name": "x  Other: y"}
-    assert heard == [(b"1", None), (b"2", {"Name": "x"}), (b"3", cleaned), (bytes(900_000), None)]
-    assert nc.stats["in_msgs"] == 4 + 1  # the round trip
+    assert heard == [(b"1", None), (b"2", {"Name": "x"}), of_enums, (b"3", cleaned), (bytes(900_000), None)]
+    assert nc.stats["in_msgs"] == 5 + 1  # the round trip
 
 
 async def test_an_error_of_a_callback_harms_no_other_message(nc: RoleClient) -> None:
