@@ -93,6 +93,7 @@ def subjects_to_disturb(subjects: Subjects, pool: str, worker: str, frontend: st
     """
     values: dict[str, list[Any]] = {
         "pool": [pool, "nobodys-pool"],
+        "group": ["0", "nonsense"],
         "lane": ["interactive", "batch", "interactive-1", "nonsense"],
         "job_class": ["interactive", "batch", "nonsense"],
         "rid": ["f" * 32],

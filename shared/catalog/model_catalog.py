@@ -225,9 +225,9 @@ class ModelCatalog:
     async def heartbeats(self) -> PoolHeartbeats:
         """The heartbeats of all workers and supervisors. Raises BrokerError."""
         workers, roles = await self._workers.entries(), await self._roles.entries()
-        if self._older is not None:
-            workers += await self._older._workers.entries()
-            roles += await self._older._roles.entries()
+        if (older := self._older) is not None:  # it may be forgotten while it is read
+            workers += await older._workers.entries()
+            roles += await older._roles.entries()
         return PoolHeartbeats.of(workers, roles)
 
     def forget_older(self) -> None:

@@ -100,9 +100,10 @@ async def running_frontend(server: NatsServer, **options: Any) -> AsyncIterator[
         )
         frontend = Frontend(process, cluster)
         task = asyncio.create_task(frontend.run())
+        running = RunningFrontend(frontend, frontend_id, metrics, task)
         try:
-            await asyncio.wait_for(frontend.started.wait(), 10)
-            yield (running := RunningFrontend(frontend, frontend_id, metrics, task))
+            await asyncio.wait_for(frontend.started.wait(), 30)
+            yield running
         finally:
             frontend.shutdown.ask()
             with contextlib.suppress(asyncio.CancelledError):

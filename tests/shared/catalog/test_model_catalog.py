@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,20 @@ async def test_garbage_among_the_cards_concerns_no_model(nats_server: NatsServer
         for number, garbage in enumerate((b"", b"\xc1", b"\x81", b"\x81\xa1v\x63")):
             await cards.put(f"garbage-{number}", garbage)
         assert await catalog.cards() == [card]
+
+
+async def test_older_streams_are_forgotten_at_any_moment_of_a_look(nats_server: NatsServer) -> None:
+    async with open_cluster(ClusterConfig(nats_url=nats_server.url), "test") as cluster:
+        older, looks = ModelCatalog(cluster), []
+        catalogs = [ModelCatalog(cluster, older) for _ in range(100)]
+        for catalog in catalogs:
+            looks.append(asyncio.create_task(catalog.heartbeats()))
+            await asyncio.sleep(0)
+        while not all(look.done() for look in looks):
+            if catalogs:
+                catalogs.pop().forget_older()
+            await asyncio.sleep(0)
+        await asyncio.gather(*looks)
 
 
 async def test_a_model_is_announced_by_who_has_loaded_it(nats_server: NatsServer) -> None:
