@@ -66,17 +66,24 @@ class SharedRoom:
             self._write(self._remove_oldest(max_bytes))
             self.name = self._read_name()
 
-    def reserve(self, num_bytes: int) -> bool:
-        """Room for a page, made by removing those not used for longest. Raises OSError."""
+    def reserve(self, num_bytes: int) -> Path | None:
+        """A file of so many bytes for a page, which counts for others from now on; room is made by
+        removing those not used for longest. None: there is none. Raises OSError.
+        """
         if num_bytes > self._max_bytes:
-            return False
+            return None
         with self._locked():
             used = self._read()
             if used + num_bytes > self._max_bytes:
                 used = self._remove_oldest(int(self._max_bytes * KEPT_SHARE) - num_bytes)
-            is_room = used + num_bytes <= self._max_bytes
-            self._write(used + num_bytes * is_room)
-        return is_room
+                self._write(used)
+            if used + num_bytes > self._max_bytes:
+                return None
+            self._write(used + num_bytes)
+            made = self._folder / f"{uuid.uuid4().hex}{_NEW_SUFFIX}"
+            with os.fdopen(open_private(made), "wb") as file:
+                file.truncate(num_bytes)
+        return made
 
     def give_back(self, num_bytes: int) -> None:
         with contextlib.suppress(OSError), self._locked():
@@ -87,17 +94,18 @@ class SharedRoom:
         self.num_bytes = self._read()
 
     def _remove_oldest(self, max_bytes: int) -> int:
-        """Returns how much is left."""
+        """Of whole pages. Returns how much is left, with those that are being written."""
         found, num_bytes, now = [], 0, time.time()
         for entry in os.scandir(self._folder):
             if not entry.name.endswith((_SUFFIX, _NEW_SUFFIX)):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
-                if entry.name.endswith(_NEW_SUFFIX) and now - status.st_mtime > DEAD_S:
+                if entry.name.endswith(_SUFFIX):
+                    found.append((status.st_mtime_ns, status.st_size, entry.path))
+                elif now - status.st_ctime > DEAD_S:
                     os.unlink(entry.path)
                     continue
-                found.append((status.st_mtime_ns, status.st_size, entry.path))
                 num_bytes += status.st_size
         found.sort(reverse=True)
         while num_bytes > max(0, max_bytes) and found:
@@ -299,12 +307,11 @@ class DiskTier:
             raise OSError(
                 errno.ENOSPC, f"of {free_bytes} free bytes {KV_DISK_FREE_BYTES} are others'"
             )
-        if not self._room.reserve(num_bytes):
+        made = self._room.reserve(num_bytes)
+        if made is None:
             return "no_room"
-        made = self._folder / f"{uuid.uuid4().hex}{_NEW_SUFFIX}"
         try:
-            with os.fdopen(open_private(made), "wb") as file:
-                file.truncate(num_bytes)  # it counts as a whole, as soon as it is there
+            with open(open_private(made, flags=0), "r+b") as file:
                 file.writelines(parts)
                 file.flush()
                 os.utime(file.fileno(), ns=(used_ns, used_ns))

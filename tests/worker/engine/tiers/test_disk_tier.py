@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from shared.errors import ConfigError
 from worker.engine.tiers import disk_tier
-from worker.engine.tiers.disk_tier import DiskTier
+from worker.engine.tiers.disk_tier import DiskTier, SharedRoom
 from worker.engine.tiers.kv_tier import PageContent
 from worker.engine.tiers.page_file import PageHead, PageIdentity, page_parts
 
@@ -173,6 +173,14 @@ def test_the_pages_not_used_for_longest_go(tmp_path: Path) -> None:
         tier.put(chain_of(6), content_of(6), 6)
     assert tier.counts.lost == {"no_room": 1}
     assert not page_paths(tmp_path), "it may have less now"
+
+
+def test_a_page_counts_for_others_before_it_is_written(tmp_path: Path) -> None:
+    one, other = SharedRoom(tmp_path, 100), SharedRoom(tmp_path, 100)
+    assert one.reserve(60) is not None
+    assert other.reserve(60) is None, "a count of what is there finds it"
+    assert other.reserve(40) is not None
+    assert one.reserve(1) is None
 
 
 def test_workers_share_a_folder_and_its_bytes(tmp_path: Path) -> None:
