@@ -62,8 +62,12 @@ async def roles(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 async def test_nothing_is_lost_or_told_twice(roles: Roles, victim: str) -> None:
     stack = roles.stack
     expected = await roles.run_all()
-    await eventually_async(lambda: has_found(roles))  # pages of the other worker
-    assert await roles.run_all() == expected
+
+    async def has_moved_all() -> bool:
+        assert await roles.run_all() == expected
+        return await has_found(roles)  # pages of the other worker
+
+    await eventually_async(has_moved_all)
     streams = [Stream() for _ in PROMPTS]
     running = [
         asyncio.create_task(
