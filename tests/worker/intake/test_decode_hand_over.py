@@ -139,6 +139,7 @@ async def test_who_has_another_folder_is_told_where_its_pages_are(
     ],
     ids=["few tokens are left", "its prompt would be computed again", "no token is final"],
 )
+@pytest.mark.timed
 async def test_what_nobody_would_gain_by_stays(stage: Stage, sampling: SamplingParams) -> None:
     async with apart(stage) as (first, second):
         await stage.submit(make_request(sampling=sampling))

@@ -856,6 +856,7 @@ async def test_a_duplicate_message_of_what_we_run_waits(stage: Stage) -> None:
 # Restating
 
 
+@pytest.mark.timed
 async def test_long_outputs_are_restated_so_that_a_reader_may_start_late(stage: Stage) -> None:
     request = make_request(sampling=SamplingParams(max_tokens=2000, seed=1))
     tokens = [idx % 29 for idx in range(1500)]
