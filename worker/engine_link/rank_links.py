@@ -6,7 +6,6 @@ then is not encrypted.
 
 from __future__ import annotations
 
-import hmac
 import queue
 import secrets
 import socket
@@ -18,13 +17,18 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, Self
 
+from shared.protocol.mutual_proof import (
+    NONCE_BYTES,
+    UnprovenPeer,
+    prove_to_caller,
+    prove_to_listener,
+)
 from worker.engine_link.engine_config import EngineConfig
 from worker.engine_link.engine_launch import engine_environment
 
 CANNOT_LOAD = 2  # exit code of a rank whose configuration or model cannot be used; its last word
 _MAGIC = b"jetflock rank 1\n"
-_HELLO = struct.Struct(f"<{len(_MAGIC)}sHB32s")  # magic, rank, which socket, nonce
-_NONCE_BYTES = _PROOF_BYTES = 32
+_HELLO = struct.Struct(f"<{len(_MAGIC)}sHB{NONCE_BYTES}s")  # magic, rank, which socket, nonce
 _TAKEN, _SEATED = b"\0", b"\1"
 _HANDSHAKE_S = 10.0
 _MAX_UNPROVEN = 32  # connections that have not shown who they are
@@ -145,14 +149,11 @@ class RankListener:
 def _introduce(sock: socket.socket, secret: bytes, rank: int, which: int) -> None:
     """The side that has connected. Raises OSError."""
     until = time.monotonic() + _HANDSHAKE_S
-    hello = _HELLO.pack(_MAGIC, rank, which, secrets.token_bytes(_NONCE_BYTES))
-    sock.sendall(hello)
-    said = hello + _receive(sock, _NONCE_BYTES, until)
-    if not hmac.compare_digest(
-        _receive(sock, _PROOF_BYTES, until), _proof(secret, b"rank 0", said)
-    ):
-        raise ConnectionError("who listens there does not know the secret of this start")
-    sock.sendall(_proof(secret, b"another", said))
+    hello = _HELLO.pack(_MAGIC, rank, which, secrets.token_bytes(NONCE_BYTES))
+    try:
+        prove_to_listener(hello, secret, sock.sendall, lambda num: _receive(sock, num, until))
+    except UnprovenPeer as exc:
+        raise ConnectionError("who listens there does not know the secret of this start") from exc
     if _receive(sock, 1, until) != _SEATED:
         raise ConnectionError(f"rank {rank} is there already")
 
@@ -164,18 +165,11 @@ def _examine(sock: socket.socket, secret: bytes) -> tuple[int, int]:
     magic, rank, which, _ = _HELLO.unpack(hello)
     if magic != _MAGIC or which >= len(RankLink._fields):
         raise ConnectionError("it is no rank")
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    sock.sendall(nonce + _proof(secret, b"rank 0", hello + nonce))
-    if not hmac.compare_digest(
-        _receive(sock, _PROOF_BYTES, until), _proof(secret, b"another", hello + nonce)
-    ):
-        raise ConnectionError("it does not know the secret of this start")
+    try:
+        prove_to_caller(hello, secret, sock.sendall, lambda num: _receive(sock, num, until))
+    except UnprovenPeer as exc:
+        raise ConnectionError("it does not know the secret of this start") from exc
     return rank, which
-
-
-def _proof(secret: bytes, side: bytes, said: bytes) -> bytes:
-    """What either side has said is in it, and whose it is: neither can be sent back."""
-    return hmac.digest(secret, side + said, "sha256")
 
 
 def _receive(sock: socket.socket, num_bytes: int, until: float) -> bytes:

@@ -13,7 +13,6 @@ Nothing is encrypted. A proof is an HMAC by the key that workers tell each other
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import hmac
 import ipaddress
 import os
@@ -21,15 +20,24 @@ import secrets
 import select
 import socket
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from shared.errors import ConfigError
+from shared.protocol.mutual_proof import (
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Receive,
+    Send,
+    UnprovenPeer,
+    proof,
+    prove_to_caller,
+    prove_to_listener,
+)
 
 MAGIC = b"jfkv\x01"
 MARK_BYTES = 16  # hexadecimal digits: what all pages of one engine have in common
 CHAIN_BYTES = 32
-PROOF_BYTES = 32
-NONCE_BYTES = 32
 LENGTH_BYTES = 4
 HANDSHAKE_S = 2.0
 PAGE_S = 5.0
@@ -154,15 +162,9 @@ class PageStream:
     def ask(cls, wire: Wire, key: bytes, mark: str) -> PageStream:
         """The side that fetches. Raises OSError, PeerFailed."""
         end = time.monotonic() + HANDSHAKE_S
-        ours = secrets.token_bytes(NONCE_BYTES)
-        wire.write(MAGIC + mark.encode() + ours, HANDSHAKE_S)
-        theirs = wire.read(NONCE_BYTES, end - time.monotonic())
-        proof = wire.read(PROOF_BYTES, end - time.monotonic())
-        said = mark.encode() + ours + theirs
-        if not hmac.compare_digest(proof, _proof(key, b"sends", said)):
-            raise PeerFailed("unproven", "it has another key")
-        wire.write(_proof(key, b"fetches", said), HANDSHAKE_S)
-        return cls(wire, _proof(key, b"answers", said), mark)
+        hello = MAGIC + mark.encode() + secrets.token_bytes(NONCE_BYTES)
+        said = _proven(prove_to_listener, hello, wire, key, end)
+        return cls(wire, proof(key, b"answers", said), mark)
 
     @classmethod
     def answer(cls, wire: Wire, key: bytes, mark: str) -> PageStream:
@@ -171,15 +173,10 @@ class PageStream:
         hello = wire.read(len(MAGIC) + MARK_BYTES + NONCE_BYTES, HANDSHAKE_S)
         if hello[: len(MAGIC)] != MAGIC:
             raise PeerFailed("unproven", "it speaks another language")
-        ours = secrets.token_bytes(NONCE_BYTES)
-        said = hello[len(MAGIC) :] + ours
-        wire.write(ours + _proof(key, b"sends", said), end - time.monotonic())
-        proof = wire.read(PROOF_BYTES, end - time.monotonic())
-        if not hmac.compare_digest(proof, _proof(key, b"fetches", said)):
-            raise PeerFailed("unproven", "it has another key")
+        said = _proven(prove_to_caller, hello, wire, key, end)
         if hello[len(MAGIC) :][:MARK_BYTES] != mark.encode():
             raise PeerFailed("foreign", "its engine makes other pages")
-        return cls(wire, _proof(key, b"answers", said), mark)
+        return cls(wire, proof(key, b"answers", said), mark)
 
     def want(self, chain: bytes) -> None:
         """Asks for a page. Raises OSError."""
@@ -203,8 +200,8 @@ class PageStream:
         """Answers with a page file, or that there is none; returns its bytes. Raises OSError."""
         length = 0 if file_fd is None else os.fstat(file_fd).st_size
         checksum = b"" if file_fd is None else os.pread(file_fd, PROOF_BYTES, length - PROOF_BYTES)
-        proof = self._next_proof(chain, checksum)
-        self.wire.write(length.to_bytes(LENGTH_BYTES, "little") + proof, PAGE_S)
+        head = length.to_bytes(LENGTH_BYTES, "little") + self._next_proof(chain, checksum)
+        self.wire.write(head, PAGE_S)
         if file_fd is not None:
             self.wire.write_file(file_fd, length, PAGE_S)
         return length
@@ -213,8 +210,23 @@ class PageStream:
         """Of an answer: a page's checksum is of all of it."""
         number = self._num_answers.to_bytes(8, "little")
         self._num_answers += 1
-        return _proof(self._key, b"page", number + chain + checksum)
+        return proof(self._key, b"page", number + chain + checksum)
 
 
-def _proof(key: bytes, what: bytes, said: bytes) -> bytes:
-    return hmac.digest(key, what + b"\0" + said, hashlib.sha256)
+def _proven(
+    prove: Callable[[bytes, bytes, Send, Receive], bytes],
+    hello: bytes,
+    wire: Wire,
+    key: bytes,
+    end: float,
+) -> bytes:
+    """What both sides have said until then. Raises OSError, PeerFailed."""
+    try:
+        return prove(
+            hello,
+            key,
+            lambda data: wire.write(data, end - time.monotonic()),
+            lambda num_bytes: wire.read(num_bytes, end - time.monotonic()),
+        )
+    except UnprovenPeer as exc:
+        raise PeerFailed("unproven", "it has another key") from exc
