@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.reruns import OF_PYTHON
 
-def test_a_test_of_the_protocol_is_run_once(request: pytest.FixtureRequest) -> None:
+
+def test_a_test_of_the_protocol_runs_again_for_python_alone(request: pytest.FixtureRequest) -> None:
     marker = request.node.get_closest_marker("flaky")
     assert marker is not None
-    assert marker.kwargs == {"reruns": 0}
+    assert marker.kwargs["only_rerun"] == [OF_PYTHON]
