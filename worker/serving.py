@@ -28,7 +28,7 @@ from shared.telemetry.tracing import Tracer
 from worker.config import WorkerConfig
 from worker.engine_child.engine_process import EngineMaker
 from worker.engine_link.engine_launch import EngineLaunch
-from worker.telemetry import WorkerMetrics
+from worker.metrics.worker_metrics import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import lora_folder
 from worker.weights.worker_model import ServedWeights, WorkerModel

@@ -29,11 +29,11 @@ from worker.admin.worker_control import Control, WeightUpdate
 from worker.config import WorkerConfig
 from worker.engine_child.engine_host import EngineFactory, EngineHost
 from worker.engine_link.engine_messages import AdapterLoaded, StepOutput
+from worker.metrics.worker_metrics import WorkerMetrics
 from worker.nodes.first_node import FirstNode, hello
 from worker.requests.request_parts import Incarnation
 from worker.requests.request_runner import RequestRunner
 from worker.settlement.leftover_sweeper import LeftoverSweeper
-from worker.telemetry import EngineCounters, WorkerMetrics
 from worker.weights.adapters import Adapters
 from worker.weights.worker_model import Announcer, WorkerModel
 
@@ -55,6 +55,7 @@ class Worker:
         metrics: WorkerMetrics,
         tracer: Tracer = NO_TRACER,
     ) -> None:
+        self._cluster = cluster
         self._card = card = model.card
         self._weights = model.weights
         self._worker_id = worker_id
@@ -62,7 +63,8 @@ class Worker:
         self._loop_watch = LoopWatch(metrics.registry)
         self._engine = EngineHost(engine_factory, model.weights.checkpoint.path, metrics.startup)
         self._adapters = Adapters(AdapterCatalog(cluster), card.pool, self._engine, model.loras)
-        workers = cluster.bucket(cluster.subjects.workers_bucket)
+        subjects = cluster.subjects
+        workers = cluster.bucket(subjects.workers_bucket)
         self._heartbeat = Heartbeat(workers, f"{card.pool}.{worker_id}", self._worker_card)
         self._runner = RequestRunner(
             Incarnation(
@@ -87,24 +89,17 @@ class Worker:
             None if config.scripted else config.profile_dir,
         )
         cluster.reconnects.follow(self.on_reconnect)
-        self._subjects = subjects = cluster.subjects
-        self._nc = cluster.nc
-        self._server = cluster.server
-        self._level = cluster.level
         self._control_service = ControlService(
             cluster,
             (subjects.admin(card.pool), subjects.admin_worker(card.pool, worker_id)),
             worker_id,
             self._control.handle,
         )
-        self._first_nodes = (
-            [] if config.nnodes == 1 else [self._make_first_node(config, cluster, worker_id)]
-        )
+        self._first_nodes = [] if config.nnodes == 1 else [self._make_first_node(config)]
         self._events = PoolEvents(cluster.nc, subjects, card.pool, card.name)
         self._announcer = Announcer(ModelCatalog(cluster), card.pool, is_kept=config.keep_listed)
         self._leftovers = LeftoverSweeper(cluster, card.pool, config.token_retention_s)
         self._published_state: WorkerState | None = None
-        self._engine_counters = EngineCounters(metrics)
         self._started_at = time.time()
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._drain_timeout_s = config.drain_timeout_s
@@ -119,7 +114,7 @@ class Worker:
         """
         try:
             async with (
-                present(self._nc, self._subjects, self._worker_id),
+                present(self._cluster.nc, self._cluster.subjects, self._worker_id),
                 asyncio.TaskGroup() as tasks,
             ):
                 engine = tasks.create_task(self._engine.run(self))
@@ -138,7 +133,7 @@ class Worker:
                         self._loop_watch.run(),
                         self._leave_when_hung(),
                         *(each.run() for each in self._first_nodes),
-                        self.shutdown.ask_when(self._level.outdated),
+                        self.shutdown.ask_when(self._cluster.level.outdated),
                     )
                 ]
                 await self.shutdown.asked.wait()
@@ -153,15 +148,15 @@ class Worker:
             raise group.exceptions[0] from None
         if self._is_hung:
             raise EngineHung("the engine made no step for too long; its requests were given back")
-        self._level.check()
+        self._cluster.level.check()
 
-    def _make_first_node(self, config: WorkerConfig, cluster: Cluster, worker_id: str) -> FirstNode:
+    def _make_first_node(self, config: WorkerConfig) -> FirstNode:
         """For a model that several hosts share."""
         settings = config.engine_config(self._weights.checkpoint.path)
         return FirstNode(
-            cluster,
-            cluster.subjects.nodes(self._card.pool, config.node_group),
-            lambda: hello(worker_id, self._weights.revision, settings),
+            self._cluster,
+            self._cluster.subjects.nodes(self._card.pool, config.node_group),
+            lambda: hello(self._worker_id, self._weights.revision, settings),
             self._engine,
         )
 
@@ -215,8 +210,7 @@ class Worker:
             self._announcer.announce_soon()
 
     def on_ready(self) -> None:
-        if self._engine.ready is not None:
-            self._metrics.packed_failures.inc(self._engine.ready.num_packed_failures)
+        self._metrics.engine.note_ready(self._engine.ready)
         self._adapters.on_ready()
         self._runner.on_ready()
         self._announcer.announce_soon()
@@ -224,7 +218,7 @@ class Worker:
 
     def on_step(self, step: StepOutput) -> None:
         if step.num_fitting is not None:
-            self._metrics.memory_shortages.inc()
+            self._metrics.engine.memory_shortages.inc()
             log.warning(
                 "gpu_memory_short", num_tokens=step.num_tokens, num_fitting=step.num_fitting
             )
@@ -235,7 +229,7 @@ class Worker:
 
     async def on_engine_died(self) -> None:
         """Raises ConfigError when the next engine would load other weights than our claims say."""
-        self._metrics.engine_restarts.inc()
+        self._metrics.engine.restarts.inc()
         await self._runner.on_engine_died()
         await asyncio.to_thread(self._weights.checkpoint.check_unchanged)
 
@@ -262,9 +256,9 @@ class Worker:
             not_ready.append(f"the engine is loading: {self._engine.loading.phase}")
         elif self._state is not WorkerState.READY:
             not_ready.append(f"the worker is {self._state}")
-        if not self._nc.is_connected:
+        if not self._cluster.nc.is_connected:
             not_ready.append("NATS cannot be reached")
-        elif self._server.is_cut_off:
+        elif self._cluster.server.is_cut_off:
             not_ready.append(CUT_OFF)
         if not self._heartbeat.is_shown:
             not_ready.append("its worker card is not stored")
@@ -278,7 +272,7 @@ class Worker:
         return WorkerCard(
             worker=self._worker_id,
             pool=self._card.pool,
-            level=self._level.known,
+            level=self._cluster.level.known,
             model=self._card.name,
             revision=self._weights.revision,
             state=self._state,
@@ -316,8 +310,20 @@ class Worker:
             fetches_pages=bool(ready and ready.pages),
         )
 
+    def update_metrics(self) -> None:
+        card, metrics = self._worker_card(), self._metrics.engine
+        self._metrics.set_state(card.state)
+        metrics.num_running.set(card.num_running)
+        metrics.num_waiting.set(card.num_waiting)
+        metrics.kv_cache_usage.set(card.kv_cache_usage)
+        metrics.set_gpu(card.gpu)
+        metrics.set_kernel_set(card.kernel_set)
+        if self._engine.load is not None:
+            metrics.update(self._engine.load)
+        self._runner.update_metrics()
+
     def stats(self) -> WorkerStats:
-        card, metrics = self._worker_card(), self._metrics
+        card, requests = self._worker_card(), self._metrics.requests
         return WorkerStats(
             state=card.state.value,
             revision=card.revision,
@@ -329,12 +335,12 @@ class Worker:
             kv_cache_usage=card.kv_cache_usage,
             num_steps=card.step,
             step_age_s=round(self._runner.step_age_s, 3),
-            num_taken=metrics.total("requests_taken"),
-            num_finished=metrics.total("requests_finished"),
-            num_released=metrics.total("requests_released"),
-            num_fenced=metrics.total("requests_fenced"),
-            num_generated_tokens=metrics.total("generation_tokens"),
-            num_engine_restarts=metrics.total("engine_restarts"),
+            num_taken=int(requests.taken.value),
+            num_finished=int(requests.finished.value),
+            num_released=int(requests.released.value),
+            num_fenced=int(requests.fenced.value),
+            num_generated_tokens=int(requests.generation_tokens.value),
+            num_engine_restarts=int(self._metrics.engine.restarts.value),
         )
 
     async def _maybe_publish_state(self) -> None:
@@ -346,14 +352,5 @@ class Worker:
     async def _report(self) -> None:
         while True:
             await self._maybe_publish_state()
-            card = self._worker_card()
-            self._metrics.set_state(card.state)
-            self._metrics.num_running.set(card.num_running)
-            self._metrics.num_waiting.set(card.num_waiting)
-            self._metrics.kv_cache_usage.set(card.kv_cache_usage)
-            self._metrics.set_gpu(card.gpu)
-            self._metrics.set_kernel_set(card.kernel_set)
-            if self._engine.load is not None:
-                self._engine_counters.update(self._engine.load)
-            self._runner.update_metrics()
+            self.update_metrics()
             await asyncio.sleep(beat_s(_REPORT_INTERVAL_S))

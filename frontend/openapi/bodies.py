@@ -77,6 +77,8 @@ from frontend.surfaces.tokens import DetokenizeBody, TemplateBody, TokenizeBody
 from frontend.surfaces.transcripts.transcript_request import TranscriptBody
 from shared.protocol.reply import TranscriptFormat
 
+Schemas = dict[str, dict[str, Any]]  # by name
+
 _ID = {"type": "integer", "minimum": 0}
 _SESSION = optional({"type": "string", "minLength": 1, "maxLength": MAX_SESSION_CHARS})
 # Beside the ranges of numbers; a field that is not here is as its type says.
@@ -134,43 +136,68 @@ _OF_CHATS = (
 )  # fmt: skip
 
 
-def body_schemas() -> dict[str, dict[str, Any]]:
+_BODIES = [
+    ChatBody,
+    GivenMessage,
+    ChatBatchBody,
+    CompletionBody,
+    InfillBody,
+    TranscriptBody,
+    EmbeddingBody,
+    ScoreBody,
+    RerankBody,
+    ClassBody,
+    PoolingBody,
+    GenerateBody,
+    ForkBody,
+    ForkSampling,
+    BatchBody,
+    ResponseBody,
+    list[GivenItem],
+    ConversationBody,
+    ConversationChange,
+    ConversationItems,
+    TokenizeBody,
+    DetokenizeBody,
+    TemplateBody,
+    MessageBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    OllamaEmbedBody,
+    OllamaShowBody,
+    OllamaOptions,
+    SamplingFields,
+]
+
+
+def body_schemas() -> Schemas:
     """Schemas by name, for the components of an OpenAPI document."""
-    _, schemas = msgspec.json.schema_components(
-        [
-            ChatBody,
-            GivenMessage,
-            ChatBatchBody,
-            CompletionBody,
-            InfillBody,
-            TranscriptBody,
-            EmbeddingBody,
-            ScoreBody,
-            RerankBody,
-            ClassBody,
-            PoolingBody,
-            GenerateBody,
-            ForkBody,
-            ForkSampling,
-            BatchBody,
-            ResponseBody,
-            list[GivenItem],
-            ConversationBody,
-            ConversationChange,
-            ConversationItems,
-            TokenizeBody,
-            DetokenizeBody,
-            TemplateBody,
-            MessageBody,
-            OllamaChatBody,
-            OllamaGenerateBody,
-            OllamaEmbedBody,
-            OllamaShowBody,
-            OllamaOptions,
-            SamplingFields,
-        ],
-        ref_template="#/components/schemas/{name}",
-    )
+    _, schemas = msgspec.json.schema_components(_BODIES, ref_template="#/components/schemas/{name}")
+    _add_sampling(schemas)
+    for name in _STARTING:
+        schemas[name]["properties"] |= _OF_EVERY_BODY
+    for schema in schemas.values():
+        for name, field in schema.get("properties", {}).items():
+            schema["properties"][name] = _checked(name, field)
+    _complete_chats(schemas)
+    _complete_infill(schemas["InfillBody"])
+    _complete_fork(schemas["ForkBody"])
+    _complete_completion(schemas["CompletionBody"])
+    _complete_generate(schemas["GenerateBody"])
+    _complete_pooled(schemas)
+    _complete_pairs(schemas)
+    _complete_responses(schemas)
+    _complete_conversations(schemas)
+    _complete_tokens(schemas)
+    schemas |= _message_bodies(schemas["MessageBody"])
+    _complete_ollama_bodies(schemas)
+    _complete_files(schemas)
+    _complete_transcript(schemas["TranscriptBody"])
+    return schemas
+
+
+def _add_sampling(schemas: Schemas) -> None:
+    """The fields of sampling are flat in most bodies; native ones have them in an object, too."""
     sampling = schemas.pop("SamplingFields")["properties"]
     params = schema_ref("SamplingParams")
     each = list_of(params, minItems=1, maxItems=MAX_PROMPTS)
@@ -178,74 +205,18 @@ def body_schemas() -> dict[str, dict[str, Any]]:
     new_names = {alias: sampling[name] for alias, name in ALIASES.items()}
     schemas["SamplingParams"] = {"type": "object", "properties": sampling | new_names}
     schemas["GenerateBody"]["properties"] |= sampling | new_names | nested
-    for name in _STARTING:
-        schemas[name]["properties"] |= _OF_EVERY_BODY
-    for schema in schemas.values():
-        for name, field in schema.get("properties", {}).items():
-            schema["properties"][name] = _checked(name, field)
+    schemas["KeepPrefixField"]["properties"] = {
+        "tokens": optional({"type": "integer", **KEEP_TOKENS.json_schema()}),
+        "seconds": optional({"type": "number", **KEEP_SECONDS.json_schema()}),
+    }
+
+
+def _complete_chats(schemas: Schemas) -> None:
     messages = list_of(schema_ref("GivenMessage"), minItems=1)
     for name in _OF_CHATS:
         schemas[name]["properties"]["messages"] = messages
     _require(schemas["ChatBody"], "model", "messages")
     _complete_chat_batch(schemas["ChatBatchBody"], messages)
-    _complete_infill(schemas["InfillBody"])
-    _complete_fork(schemas["ForkBody"])
-    _require(schemas["CompletionBody"], "model")
-    schemas["CompletionBody"]["anyOf"] = [{"required": ["prompt"]}, {"required": ["prompt_embeds"]}]
-    for name in ("EmbeddingBody", "ClassBody", "PoolingBody"):
-        _require(schemas[name], "model")
-        schemas[name]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
-        schemas[name]["properties"]["input"] = _prompts(MAX_INPUTS)
-    document = schema_ref("RerankDocument")
-    schemas["RerankBody"]["properties"]["documents"] = list_of(
-        {"anyOf": [SOME_TEXT, document]}, minItems=1, maxItems=MAX_INPUTS
-    )
-    _require(schemas["RerankBody"], "model", "query", "documents")
-    _require(schemas["ScoreBody"], "model")
-    schemas["ScoreBody"]["allOf"] = [
-        {"oneOf": [{"required": [name]} for name in names]}
-        for names in (("text_1", "queries"), ("text_2", "items"))
-    ]
-    for name in ("text_1", "text_2", "queries", "items"):
-        schemas["ScoreBody"]["properties"][name] = {"anyOf": _texts(MAX_INPUTS)}
-    _require(schemas["ResponseBody"], "model", "input")
-    of_response = schemas["ResponseBody"]["properties"]
-    _drop_refused(schemas["ResponseBody"], RESPONSE_REFUSED)
-    of_response["input"] = {"anyOf": [{"type": "string"}, _items(MAX_ITEMS)]}
-    schemas["MessageItem"]["required"].remove("type")
-    of_response["include"] = optional(list_of({"enum": list(INCLUDABLE)}))
-    _complete_conversations(schemas)
-    of_completion = schemas["CompletionBody"]["properties"]
-    of_completion["prompt"] = _prompts(MAX_PROMPTS)
-    of_completion["prompt_embeds"] = _embeds(MAX_PROMPTS)
-    of_generate = schemas["GenerateBody"]["properties"]
-    rids = list_of({"type": "string", "pattern": CLIENT_ID_PATTERN}, maxItems=MAX_PROMPTS)
-    for name in CLIENT_ID_FIELDS:
-        of_generate[name] = {"anyOf": [*_CLIENT_ID["anyOf"], rids]}
-    of_generate["text"] = {"anyOf": _texts(MAX_PROMPTS)}
-    of_generate["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
-    of_generate["input_embeds"] = _embeds(MAX_PROMPTS)
-    schemas["GenerateBody"]["oneOf"] = [{"required": [name]} for name in PROMPT_FIELDS]
-    schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
-    schemas["DetokenizeBody"]["properties"]["tokens"] = list_of(_ID)
-    schemas["DetokenizeBody"]["required"] = ["tokens"]
-    _require(schemas["TemplateBody"], "messages")
-    schemas |= _message_bodies(schemas["MessageBody"])
-    _complete_ollama_bodies(schemas)
-    of_batch = schemas["BatchBody"]["properties"]
-    of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
-    of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
-    schemas["KeepPrefixField"]["properties"] = {
-        "tokens": optional({"type": "integer", **KEEP_TOKENS.json_schema()}),
-        "seconds": optional({"type": "number", **KEEP_SECONDS.json_schema()}),
-    }
-    schemas["FileExpiry"]["properties"] = {
-        "anchor": {"const": "created_at"},
-        "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
-    }
-    schemas["FileForm"] = _file_form()
-    _complete_transcript(schemas["TranscriptBody"])
-    return schemas
 
 
 def _complete_chat_batch(schema: dict[str, Any], messages: dict[str, Any]) -> None:
@@ -262,6 +233,63 @@ def _complete_infill(schema: dict[str, Any]) -> None:
     _require(schema, "input_prefix", "input_suffix")
 
 
+def _complete_completion(schema: dict[str, Any]) -> None:
+    _require(schema, "model")
+    schema["anyOf"] = [{"required": ["prompt"]}, {"required": ["prompt_embeds"]}]
+    schema["properties"]["prompt"] = _prompts(MAX_PROMPTS)
+    schema["properties"]["prompt_embeds"] = _embeds(MAX_PROMPTS)
+
+
+def _complete_generate(schema: dict[str, Any]) -> None:
+    fields = schema["properties"]
+    rids = list_of({"type": "string", "pattern": CLIENT_ID_PATTERN}, maxItems=MAX_PROMPTS)
+    for name in CLIENT_ID_FIELDS:
+        fields[name] = {"anyOf": [*_CLIENT_ID["anyOf"], rids]}
+    fields["text"] = {"anyOf": _texts(MAX_PROMPTS)}
+    fields["input_ids"] = {"anyOf": _ids(MAX_PROMPTS)}
+    fields["input_embeds"] = _embeds(MAX_PROMPTS)
+    schema["oneOf"] = [{"required": [name]} for name in PROMPT_FIELDS]
+
+
+def _complete_pooled(schemas: Schemas) -> None:
+    for name in ("EmbeddingBody", "ClassBody", "PoolingBody"):
+        _require(schemas[name], "model")
+        schemas[name]["oneOf"] = [{"required": ["input"]}, {"required": ["messages"]}]
+        schemas[name]["properties"]["input"] = _prompts(MAX_INPUTS)
+
+
+def _complete_pairs(schemas: Schemas) -> None:
+    """The bodies that score one text beside another."""
+    document = schema_ref("RerankDocument")
+    schemas["RerankBody"]["properties"]["documents"] = list_of(
+        {"anyOf": [SOME_TEXT, document]}, minItems=1, maxItems=MAX_INPUTS
+    )
+    _require(schemas["RerankBody"], "model", "query", "documents")
+    _require(schemas["ScoreBody"], "model")
+    sides = (("text_1", "queries"), ("text_2", "items"))
+    schemas["ScoreBody"]["allOf"] = [
+        {"oneOf": [{"required": [name]} for name in names]} for names in sides
+    ]
+    for name in (*sides[0], *sides[1]):
+        schemas["ScoreBody"]["properties"][name] = {"anyOf": _texts(MAX_INPUTS)}
+
+
+def _complete_responses(schemas: Schemas) -> None:
+    body = schemas["ResponseBody"]
+    _require(body, "model", "input")
+    _drop_refused(body, RESPONSE_REFUSED)
+    body["properties"]["input"] = {"anyOf": [{"type": "string"}, _items(MAX_ITEMS)]}
+    body["properties"]["include"] = optional(list_of({"enum": list(INCLUDABLE)}))
+    schemas["MessageItem"]["required"].remove("type")
+
+
+def _complete_tokens(schemas: Schemas) -> None:
+    schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
+    schemas["DetokenizeBody"]["properties"]["tokens"] = list_of(_ID)
+    schemas["DetokenizeBody"]["required"] = ["tokens"]
+    _require(schemas["TemplateBody"], "messages")
+
+
 def _complete_fork(schema: dict[str, Any]) -> None:
     """The path says which stream it is."""
     fields = schema["properties"]
@@ -274,7 +302,7 @@ def _complete_fork(schema: dict[str, Any]) -> None:
     schema["oneOf"] = [{"required": [name]} for name in PLACES]
 
 
-def _complete_conversations(schemas: dict[str, dict[str, Any]]) -> None:
+def _complete_conversations(schemas: Schemas) -> None:
     items = _items(MAX_NEW_ITEMS)
     schemas["ConversationBody"]["properties"]["items"] = optional(items | {"minItems": 0})
     schemas["ConversationItems"]["properties"]["items"] = items
@@ -288,16 +316,23 @@ def _drop_refused(schema: dict[str, Any], refused: Refused) -> None:
         del schema["properties"][name]
 
 
-def _file_form() -> dict[str, Any]:
-    """Its fields are those of multipart/form-data."""
-    return object_with(
+def _complete_files(schemas: Schemas) -> None:
+    """Batches of requests, and the form that uploads them as multipart/form-data."""
+    of_batch = schemas["BatchBody"]["properties"]
+    of_batch["endpoint"] = {"enum": list(ENDPOINTS)}
+    of_batch["completion_window"] = {"type": "string", "pattern": WINDOW_PATTERN}
+    schemas["FileExpiry"]["properties"] = {
+        "anchor": {"const": "created_at"},
+        "seconds": {"type": "integer", "minimum": SHORTEST_TTL_S},
+    }
+    schemas["FileForm"] = object_with(
         {"purpose": {"enum": [UPLOADED]}, "file": {"type": "string", "format": "binary"}},
         {"expires_after[anchor]": {"const": "created_at"}, "expires_after[seconds]": _ID},
     )
 
 
 def _complete_transcript(schema: dict[str, Any]) -> None:
-    """The same."""
+    """Its fields are those of multipart/form-data."""
     fields = schema["properties"]
     fields["file"] = {"type": "string", "format": "binary"}
     fields["response_format"] = optional({"enum": [each.value for each in TranscriptFormat]})
@@ -311,7 +346,7 @@ def _items(max_items: int) -> dict[str, Any]:
     return list_of({"anyOf": kinds}, minItems=1, maxItems=max_items)
 
 
-def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _message_bodies(schema: dict[str, Any]) -> Schemas:
     """Schemas of a message, and of its tokens' count, which needs no limit of the answer."""
     fields = schema["properties"] | {
         "model": {"type": "string"},
@@ -328,7 +363,7 @@ def _message_bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _complete_ollama_bodies(schemas: dict[str, dict[str, Any]]) -> None:
+def _complete_ollama_bodies(schemas: Schemas) -> None:
     options = schema_ref("OllamaOptions")
     for name in ("OllamaChatBody", "OllamaGenerateBody"):
         fields = schemas[name]["properties"]

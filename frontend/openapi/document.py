@@ -25,6 +25,8 @@ from frontend.stored.files.file_record import MADE, UPLOADED
 from frontend.stored.kept_responses import MAX_PAGE
 from shared.status.health import LIVE_PATH, READY_PATH
 
+Paths = dict[str, dict[str, Any]]  # path -> method -> operation
+
 _TEXT = {"schema": {"type": "string"}}
 _RID = {
     "name": "rid",
@@ -88,38 +90,76 @@ _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "str
 
 def openapi_document(version: str) -> dict[str, Any]:
     """OpenAPI 3.1, made from the types that read the bodies and the ranges that are checked."""
-    paths: dict[str, dict[str, Any]] = {
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "jetflock", "version": version},
+        "paths": {
+            **_inference_paths(),
+            **_response_paths(),
+            **_conversation_paths(),
+            **_stream_paths(),
+            **_message_paths(),
+            **_ollama_paths(),
+            **_token_paths(),
+            **_audio_paths(),
+            **_file_paths(),
+            **_batch_paths(),
+            **_cluster_paths(),
+            **_open_paths(),
+        },
+        "components": {
+            "schemas": body_schemas() | answer_schemas(),
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "anthropic_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        # A server without keys is open to all.
+        "security": [{}, {"key": []}, {"anthropic_key": []}],
+    }
+
+
+def _inference_paths() -> Paths:
+    return {
         **_twice(CHAT_PATHS, "post", start_of("chat", "ChatBody", "ChatCompletion")),
         CHAT_BATCH_PATH: {"post": start_of("chat_batch", "ChatBatchBody", "ChatCompletion")},
         "/infill": {"post": start_of("infill", "InfillBody", "Infill")},
         "/v1/completions": {"post": start_of("completion", "CompletionBody", "Completion")},
+        "/generate": {"post": start_of("generate", "GenerateBody", "Generated")},
         **_twice(EMBEDDING_PATHS, "post", start_of("embedding", "EmbeddingBody", "EmbeddingList")),
         **{path: {"post": start_of(_id(path), "ScoreBody", "ScoreList")} for path in SCORE_PATHS},
         **{path: {"post": start_of(_id(path), "RerankBody", "Ranking")} for path in RERANK_PATHS},
         **_twice(CLASS_PATHS[::-1], "post", start_of("classify", "ClassBody", "ClassList")),
         **_twice(POOLING_PATHS[::-1], "post", start_of("pooling", "PoolingBody", "PooledList")),
+        "/invocations": {"post": _invocation()},
+        "/health_generate": {"get": _probe()},
+    }
+
+
+def _response_paths() -> Paths:
+    one = [_RESPONSE_ID]
+    return {
         **_twice(RESPONSE_PATHS, "post", start_of("create_response", "ResponseBody", "Response")),
         "/v1/responses/input_tokens": {
             "post": operation_of("input_tokens", "InputTokens", body=schema_ref("ResponseBody"))
         },
         "/v1/responses/{response_id}": {
             "get": operation_of(
-                "get_response", "Response", parameters=[_RESPONSE_ID, *_EVENT_QUERY], streams=True
+                "get_response", "Response", parameters=[*one, *_EVENT_QUERY], streams=True
             ),
-            "delete": operation_of("delete_response", "ResponseDeleted", parameters=[_RESPONSE_ID]),
+            "delete": operation_of("delete_response", "ResponseDeleted", parameters=one),
         },
         "/v1/responses/{response_id}/cancel": {
-            "post": operation_of("cancel_response", "Response", parameters=[_RESPONSE_ID])
+            "post": operation_of("cancel_response", "Response", parameters=one)
         },
         "/v1/responses/{response_id}/input_items": {
-            "get": operation_of(
-                "list_input_items", "InputItems", parameters=[_RESPONSE_ID, *_PAGE_QUERY]
-            )
+            "get": operation_of("list_input_items", "InputItems", parameters=[*one, *_PAGE_QUERY])
         },
-        **_conversation_paths(),
-        "/invocations": {"post": _invocation()},
-        "/health_generate": {"get": _probe()},
-        "/generate": {"post": start_of("generate", "GenerateBody", "Generated")},
+    }
+
+
+def _stream_paths() -> Paths:
+    return {
         "/v1/streams": {"get": operation_of("list_streams", "KeptStreams", parameters=_KEPT_QUERY)},
         "/v1/streams/{rid}": {
             "get": _resume(),
@@ -131,57 +171,45 @@ def openapi_document(version: str) -> dict[str, Any]:
         },
         "/v1/streams/{rid}/path": {"get": operation_of("path", "RequestPath", parameters=[_RID])},
         "/abort_request": {"post": operation_of("abort", "Aborted", body=_ABORT_BODY)},
-        **_message_paths(),
-        **_ollama_paths(),
-        **_token_paths(),
+    }
+
+
+def _cluster_paths() -> Paths:
+    return {
         "/v1/loads": {"get": operation_of("loads", "Loads", parameters=[_MODEL_QUERY])},
         "/v1/usage": {"get": operation_of("usage", "UsageReport", parameters=_USAGE_QUERY)},
         "/cluster": {"get": operation_of("cluster", "ClusterView")},
         "/cluster/events": {"get": _cluster_events()},
         "/cluster/history": {"get": operation_of("cluster_history", "ClusterHistoryView")},
-        **_audio_paths(),
-        **_file_paths(),
-        **_batch_paths(),
         **_twice(MODEL_PATHS, "get", operation_of("list_models", "ModelList")),
         "/v1/models/{name}": {"get": operation_of("get_model", "Model", parameters=[_NAME])},
+        "/metrics": {
+            "get": operation_of("metrics", "")
+            | {"responses": {"200": content_of({"text/plain": _TEXT})}}
+        },
     }
-    for path, answer in _OPEN.items():
-        paths[path] = {"get": operation_of(_id(path), answer) | {"security": []}}
+
+
+def _open_paths() -> Paths:
+    """Those that ask for no key."""
+    paths: Paths = {
+        path: {"get": operation_of(_id(path), answer)} for path, answer in _OPEN.items()
+    }
     for path in _HEALTH_PATHS:
         not_well = {"application/json": {"schema": schema_ref("Health")}}
         paths[path]["get"]["responses"]["503"] = content_of(not_well)
-    paths["/"] = {
-        "get": operation_of("page", "")
-        | {"security": [], "responses": {"200": content_of({"text/html": _TEXT})}}
-    }
+    html = {"200": content_of({"text/html": _TEXT})}
     library = operation_of("page_library", "", parameters=[_NAME])
     types = ("text/javascript", "text/css", "text/plain", "font/woff2")
     library["responses"]["200"] = content_of(dict.fromkeys(types, _TEXT))
-    paths["/page/{name}"] = {"get": library | {"security": []}}
-    text = {"200": content_of({"text/plain": _TEXT})}
-    paths["/metrics"] = {"get": operation_of("metrics", "") | {"responses": text}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "jetflock", "version": version},
-        "paths": paths,
-        "components": {
-            "schemas": body_schemas() | answer_schemas(),
-            "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer"},
-                "anthropic_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            },
-        },
-        "security": [
-            {},
-            {"key": []},
-            {"anthropic_key": []},
-        ],  # a server without keys is open to all
-    }
+    paths["/"] = {"get": operation_of("page", "") | {"responses": html}}
+    paths["/page/{name}"] = {"get": library}
+    for methods in paths.values():
+        methods["get"]["security"] = []
+    return paths
 
 
-def _twice(
-    paths: tuple[str, str], method: str, operation: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
+def _twice(paths: tuple[str, str], method: str, operation: dict[str, Any]) -> Paths:
     """An operation at its path, and at the one without /v1."""
     with_v1, without = paths
     name = f"{operation['operationId']}_without_v1"
@@ -229,7 +257,7 @@ def _cluster_events() -> dict[str, Any]:
     return operation
 
 
-def _message_paths() -> dict[str, dict[str, Any]]:
+def _message_paths() -> Paths:
     paths = {
         "/v1/messages": {"post": start_of("create_message", "MessageBody", "Message")},
         "/v1/messages/count_tokens": {
@@ -239,7 +267,7 @@ def _message_paths() -> dict[str, dict[str, Any]]:
     return _with_errors(paths, "MessageError")
 
 
-def _ollama_paths() -> dict[str, dict[str, Any]]:
+def _ollama_paths() -> Paths:
     paths = {
         "/api/chat": {"post": start_of("ollama_chat", "OllamaChatBody", "OllamaChat")},
         "/api/generate": {
@@ -260,7 +288,7 @@ def _ollama_paths() -> dict[str, dict[str, Any]]:
     return _with_errors(paths, "OllamaError")
 
 
-def _with_errors(paths: dict[str, dict[str, Any]], schema: str) -> dict[str, dict[str, Any]]:
+def _with_errors(paths: Paths, schema: str) -> Paths:
     """In the shape of another API."""
     for path in paths.values():
         for operation in path.values():
@@ -270,7 +298,7 @@ def _with_errors(paths: dict[str, dict[str, Any]], schema: str) -> dict[str, dic
     return paths
 
 
-def _conversation_paths() -> dict[str, dict[str, Any]]:
+def _conversation_paths() -> Paths:
     path, one = "/v1/conversations/{conversation_id}", [_CONVERSATION_ID]
     item = [_CONVERSATION_ID, _CONVERSATION_ID | {"name": "item_id"}]
     body, change, items = (
@@ -299,7 +327,7 @@ def _conversation_paths() -> dict[str, dict[str, Any]]:
     }
 
 
-def _token_paths() -> dict[str, dict[str, Any]]:
+def _token_paths() -> Paths:
     model = _MODEL_QUERY
     return {
         "/tokenize": {
@@ -326,7 +354,7 @@ def _id(path: str) -> str:
     return path.strip("/").replace("/", "_").replace(".", "_")
 
 
-def _audio_paths() -> dict[str, dict[str, Any]]:
+def _audio_paths() -> Paths:
     paths = {}
     for path in AUDIO_PATHS.values():
         operation = start_of(_id(path), "TranscriptBody", "HeardText")
@@ -337,7 +365,7 @@ def _audio_paths() -> dict[str, dict[str, Any]]:
     return paths
 
 
-def _file_paths() -> dict[str, dict[str, Any]]:
+def _file_paths() -> Paths:
     upload = operation_of("upload_file", "File")
     upload["requestBody"] = {
         "required": True,
@@ -362,7 +390,7 @@ def _file_paths() -> dict[str, dict[str, Any]]:
     }
 
 
-def _batch_paths() -> dict[str, dict[str, Any]]:
+def _batch_paths() -> Paths:
     body = schema_ref("BatchBody")
     return {
         "/v1/batches": {

@@ -30,7 +30,7 @@ from tests.nats_server import NatsServer
 from tests.span_recorder import SpanRecorder
 from worker.config import WorkerConfig
 from worker.engine_child.engine_process import EngineProcess
-from worker.telemetry import WorkerMetrics
+from worker.metrics.worker_metrics import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
 from worker.weights.worker_model import ServedWeights, WorkerModel

@@ -17,7 +17,7 @@ from shared.storage.streams import stream_configs
 from shared.subjects import LANES, Subjects
 from tests.worker.io_stage import POOL, make_card, make_tokenizer
 from worker.config import WorkerConfig
-from worker.telemetry import WorkerMetrics
+from worker.metrics.worker_metrics import WorkerMetrics
 
 ACK_WAIT_S = 2.0
 ORPHAN_WAIT_S = 3.0

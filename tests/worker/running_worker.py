@@ -7,12 +7,13 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from shared.checkpoint.model_files import ModelFiles
 from shared.cluster import Cluster, open_cluster
@@ -20,7 +21,7 @@ from shared.errors import EngineHung, OutdatedBuild
 from shared.protocol.finish import Finish
 from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import new_incarnation
-from shared.telemetry.metrics import EventCounter, new_registry
+from shared.telemetry.metrics import new_registry
 from tests.worker.io_stage import PATIENCE_S, Stage, eventually, make_card, make_tokenizer
 from worker.config import WorkerConfig
 from worker.engine_link.engine_messages import (
@@ -44,8 +45,8 @@ from worker.engine_link.engine_messages import (
     StepOutput,
 )
 from worker.held.held_request import HeldRequest
+from worker.metrics.worker_metrics import WorkerMetrics
 from worker.requests.request_runner import RequestRunner
-from worker.telemetry import WorkerMetrics
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.lora_folder import LoraFolder
 from worker.weights.worker_model import ServedWeights, WorkerModel
@@ -193,9 +194,8 @@ class RunningWorker:
         return list(self.runner.parts.held_requests)
 
     def count(self, name: str) -> int:
-        """What a counter or gauge of its metrics says."""
-        metric: EventCounter | Gauge = getattr(self.worker._metrics, name)
-        return int(metric.value if isinstance(metric, EventCounter) else metric._value.get())
+        """The value of a counter of its metrics, as "offers.made"."""
+        return int(attrgetter(name)(self.worker._metrics).value)
 
     async def next_engine(self) -> FakeEngine:
         """After a death: the next engine, ready."""

@@ -169,5 +169,5 @@ async def test_every_request_ends_once_with_tokens_that_follow_each_other(
             if not worker.task.done():
                 await worker.until_idle()
         stepping.cancel()
-        num_offers = sum(worker.count("offers_made") for worker in fleet.workers)
+        num_offers = sum(worker.count("offers.made") for worker in fleet.workers)
         assert (num_offers > 0) == (num_common_tokens > 0)

@@ -19,9 +19,9 @@ from shared.telemetry.log import get_logger
 from worker.capacity.capacity import Capacity
 from worker.held.held_request import HeldRequest, HoldState
 from worker.held.held_requests import HeldRequests
+from worker.metrics.request_metrics import RequestMetrics
 from worker.runs.token_log import TokenLog
 from worker.settlement.hand_over import HandOver
-from worker.telemetry import WorkerMetrics
 
 _FINISH_S = 0.5  # what ends by itself this soon need not move
 _TICK_S = 0.25
@@ -55,7 +55,7 @@ class Quarantine:
         capacity: Capacity,
         hand_over: HandOver,
         token_log: TokenLog,
-        metrics: WorkerMetrics,
+        metrics: RequestMetrics,
         hand_over_timeout_s: float,
     ) -> None:
         self._held_requests = held_requests

@@ -1,4 +1,4 @@
-"""What the engine is told at its start."""
+"""The configuration of an engine process."""
 
 # No `from __future__ import annotations` here: the fields' types are read at run time, by
 # subclasses in other modules.
@@ -24,6 +24,14 @@ LinearsName = Literal["auto", "library"]
 KernelSetName = Literal["amx-bf16", "avx512-bf16", "avx512", "avx2", "amx-bf16-emulated"]
 CpuKernelsName = Literal["auto", "native", "torch", KernelSetName]
 _EVERYWHERE = ("0.0.0.0", "::", "*")  # noqa: S104 - nobody shall listen there
+_LEAST = {  # least value -> fields
+    1: (
+        *("tp", "page_size", "num_draft_tokens", "min_ngram_len", "max_lora_rank"),
+        *("max_running", "max_step_tokens", "num_kv_tokens", "kv_memory_bytes"),
+        *("max_context_len", "num_threads", "packed_max_bytes", "kv_disk_bytes"),
+    ),
+    0: ("max_loras", "state_snapshots"),
+}
 KV_DISK_FREE_BYTES = 1 << 30  # left on the disk of `kv_disk_dir`, which others fill as well
 
 
@@ -199,28 +207,34 @@ class EngineConfig(LogConfig):
 
     def check(self) -> None:
         """Raises ConfigError for a value that no engine can run with."""
-        for name in (
-            "tp",
-            "page_size",
-            "num_draft_tokens",
-            "min_ngram_len",
-            "max_lora_rank",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in (
-            "max_running",
-            "max_step_tokens",
-            "num_kv_tokens",
-            "kv_memory_bytes",
-            "max_context_len",
-            "num_threads",
-            "packed_max_bytes",
-            "kv_disk_bytes",
-        ):
+        self._check_numbers()
+        self._check_nodes()
+        self._check_choices()
+
+    def _check_numbers(self) -> None:
+        for least, names in _LEAST.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and value < least:
+                    raise ConfigError(f"{name} must be at least {least}, not {value}")
+        for name in ("max_step_s", "target_itl_s", "target_ttft_s", "priority_aging_s"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, not {value}")
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0 seconds, not {value}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                f"gpu_memory_utilization must be above 0, up to 1, not "
+                f"{self.gpu_memory_utilization}"
+            )
+        if not 0 <= self.max_pinned_share <= 1:
+            raise ConfigError(f"max_pinned_share must be 0 to 1, not {self.max_pinned_share}")
+        if self.max_ngram_len < self.min_ngram_len:
+            raise ConfigError(
+                f"max_ngram_len={self.max_ngram_len} is less than "
+                f"min_ngram_len={self.min_ngram_len}"
+            )
+
+    def _check_nodes(self) -> None:
         if self.nnodes < 1 or self.tp % self.nnodes:
             raise ConfigError(f"nnodes={self.nnodes} does not divide tp={self.tp}")
         if not 0 <= self.node_rank < self.nnodes:
@@ -230,38 +244,19 @@ class EngineConfig(LogConfig):
         if self.node_address in _EVERYWHERE:
             raise ConfigError(
                 f"node_address={self.node_address} must name the address that other hosts reach "
-                "this one by: they are told it"
+                "this one by: it is announced to them"
             )
+
+    def _check_choices(self) -> None:
+        """Those that exclude each other."""
         for name in ("decode_attention_backend", "prefill_attention_backend"):
             value = getattr(self, name)
             if value is not None and self.attention_backend == "torch":
                 raise ConfigError(
                     f"{name}={value} is not possible with attention_backend=torch, which is for all"
                 )
-        for name in ("max_loras", "state_snapshots"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigError(f"{name} must be at least 0, not {value}")
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(
-                f"gpu_memory_utilization must be above 0, up to 1, not "
-                f"{self.gpu_memory_utilization}"
-            )
-        if not 0 <= self.max_pinned_share <= 1:
-            raise ConfigError(f"max_pinned_share must be 0 to 1, not {self.max_pinned_share}")
-        for name in ("max_step_s", "target_itl_s", "target_ttft_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be above 0 seconds, not {value}")
         if self.draft_model is not None and self.speculate != "off":
             raise ConfigError(
                 f"draft_model={self.draft_model} and speculate={self.speculate} are two ways of "
                 "guessing: leave one of them out"
-            )
-        if not self.priority_aging_s > 0:
-            raise ConfigError(f"priority_aging_s must be above 0, not {self.priority_aging_s}")
-        if self.max_ngram_len < self.min_ngram_len:
-            raise ConfigError(
-                f"max_ngram_len={self.max_ngram_len} is less than "
-                f"min_ngram_len={self.min_ngram_len}"
             )

@@ -13,8 +13,8 @@ from worker.held.held_request import HeldRequest, HoldState
 from worker.held.held_requests import HeldRequests
 from worker.intake.intake import Intake
 from worker.intake.offer_maker import OfferMaker
+from worker.metrics.request_metrics import DecodeMetrics
 from worker.settlement.hand_over import HandOver
-from worker.telemetry import WorkerMetrics
 from worker.weights.worker_model import ServedWeights
 
 _MIN_LEFT = 16  # tokens that may follow: fewer are made sooner than handed over
@@ -39,7 +39,7 @@ class DecodeHandOver:
         intake: Intake,
         capacity: Capacity,
         weights: ServedWeights,
-        metrics: WorkerMetrics,
+        metrics: DecodeMetrics,
     ) -> None:
         self._roles = roles
         self._offers = offers
@@ -64,11 +64,11 @@ class DecodeHandOver:
         held.stays_until = time.monotonic() + _ASK_AGAIN_S
         worker = self._roles.decoder(pages, self._weights.revision)
         if worker is None:
-            self._metrics.decodes_kept.inc()
+            self._metrics.kept.inc()
             return
         with self._capacity.reserved():
             if await self._ask(worker, held, OfferKind.ROOM) is not OfferVerdict.TAKEN:
-                self._metrics.decodes_kept.inc()
+                self._metrics.kept.inc()
                 self._roles.forget(worker)
             elif await self._hand_over.release_one(held, _RELEASE_S):
                 await self._hand_to(worker, held)
@@ -76,10 +76,10 @@ class DecodeHandOver:
     async def _hand_to(self, worker: str, held: HeldRequest) -> None:
         verdict = await self._ask(worker, held, OfferKind.RELEASED)
         if verdict is OfferVerdict.TAKEN:
-            self._metrics.decodes_moved.inc()
+            self._metrics.moved.inc()
             return
         self._roles.forget(worker)
-        self._metrics.decodes_taken_back.inc()
+        self._metrics.taken_back.inc()
         delivery = held.delivery.once_more
         if verdict is None:  # it may have claimed it
             delivery = dataclasses.replace(delivery, is_shared=True)

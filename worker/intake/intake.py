@@ -13,8 +13,8 @@ from worker.held.held_request import HeldRequest, Redelivery
 from worker.held.held_requests import HeldRequests
 from worker.intake.offer_maker import OfferMaker
 from worker.intake.screening import Screening
+from worker.metrics.request_metrics import RequestMetrics
 from worker.settlement.settler import Settler
-from worker.telemetry import WorkerMetrics
 
 
 class Redeliveries:
@@ -77,7 +77,7 @@ class Intake:
         acks: Acknowledger,
         offers: OfferMaker,
         taker: Taker,
-        metrics: WorkerMetrics,
+        metrics: RequestMetrics,
     ) -> None:
         self._screening = screening
         self._redeliveries = redeliveries

@@ -20,7 +20,7 @@ from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.capacity.capacity import Capacity
 from worker.held.delivery import Delivery
 from worker.intake.intake import Intake
-from worker.telemetry import WorkerMetrics
+from worker.metrics.request_metrics import OfferMetrics
 
 # A run more in the batch slows the others a little, at every step of its life: for how many tokens
 # of prefill that counts.
@@ -70,7 +70,7 @@ class OfferHandler:
         intake: Intake,
         capacity: Capacity,
         prefixes: PoolPrefixes,
-        metrics: WorkerMetrics,
+        metrics: OfferMetrics,
         malformed: MalformedCount,
         named: NamedSubjects,
     ) -> None:

@@ -20,7 +20,7 @@ from shared.telemetry.log import get_logger
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.capacity.capacity import Capacity
 from worker.held.delivery import Delivery
-from worker.telemetry import WorkerMetrics
+from worker.metrics.request_metrics import OfferMetrics
 
 _ANSWER_S = 0.05
 
@@ -44,7 +44,7 @@ class OfferMaker:
         pool: str,
         prefixes: PoolPrefixes,
         capacity: Capacity,
-        metrics: WorkerMetrics,
+        metrics: OfferMetrics,
     ) -> None:
         self._nc = nc
         self._subjects = subjects
@@ -70,7 +70,7 @@ class OfferMaker:
         if best is None:
             return Left(delivery, chain)
         num_blocks = self._prefixes.own.num_matching(chain.hashes)
-        self._metrics.offers_made.inc()
+        self._metrics.made.inc()
         with self._capacity.reserved():
             verdict = await self.ask(
                 best.worker, delivery, num_blocks=num_blocks, answer_s=_ANSWER_S
@@ -82,10 +82,10 @@ class OfferMaker:
     ) -> Left | None:
         match verdict:
             case OfferVerdict.TAKEN:
-                self._metrics.offers_taken.inc()
+                self._metrics.taken.inc()
                 return None
             case None:
-                self._metrics.offers_unanswered.inc()
+                self._metrics.unanswered.inc()
                 self._prefixes.forget(worker)
                 shared = dataclasses.replace(left.delivery, is_shared=True)
                 return left._replace(delivery=shared)
@@ -93,7 +93,7 @@ class OfferMaker:
                 self._prefixes.unlearn(worker, left.chain, request)
             case OfferVerdict.LEAVING:
                 self._prefixes.forget(worker)
-        self._metrics.offers_refused.inc()
+        self._metrics.refused.inc()
         return left
 
     async def ask(

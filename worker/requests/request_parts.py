@@ -35,6 +35,7 @@ from worker.intake.intake import Intake, Redeliveries
 from worker.intake.offer_handler import OfferHandler
 from worker.intake.offer_maker import OfferMaker
 from worker.intake.screening import Screening
+from worker.metrics.worker_metrics import WorkerMetrics
 from worker.requests.request_tasks import RequestTasks
 from worker.runs.engine_pause import EnginePause
 from worker.runs.runs import Runs
@@ -42,7 +43,6 @@ from worker.runs.token_log import OnFinishConfirmed, TokenLog
 from worker.settlement.dead_letters import DeadLetters
 from worker.settlement.hand_over import HandOver
 from worker.settlement.settler import Settler
-from worker.telemetry import WorkerMetrics
 from worker.transfer.page_server import PageServer
 from worker.transfer.page_wire import Endpoint
 from worker.weights.adapters import Adapters
@@ -110,7 +110,7 @@ def run_parts(of: Incarnation, tasks: RequestTasks) -> RunParts:
     acks = Acknowledger(nc)
     catalog = ModelCatalog(cluster)
     settler = Settler(
-        of.worker_id, held_requests, cluster.ownership, acks, catalog, metrics, of.pages
+        of.worker_id, held_requests, cluster.ownership, acks, catalog, metrics.requests, of.pages
     )
     token_log = TokenLog(
         nc,
@@ -169,6 +169,17 @@ def _page_server(of: Incarnation) -> PageServer | None:
     return PageServer(Endpoint.parse(bind), Path(folder).expanduser(), of.metrics.pages)
 
 
+def _claimant(of: Incarnation) -> Claimant:
+    return Claimant(
+        of.worker_id,
+        of.model.weights,
+        of.config.ack_wait_s,
+        of.config.revision_grace_s,
+        takes=lambda request: of.engine.ready is None or takes_parts(of.engine.ready, request),
+        device=lambda: "" if of.engine.gpu is None else of.engine.gpu.name,
+    )
+
+
 def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
     """Each part is given some of those before it."""
     cluster, config, metrics, card = of.cluster, of.config, of.metrics, of.model.card
@@ -178,25 +189,17 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
         parts.settler,
         parts.acks,
     )
-    claimer = Claimer(
-        cluster,
-        LogHistory(cluster),
-        Claimant(
-            of.worker_id,
-            of.model.weights,
-            config.ack_wait_s,
-            config.revision_grace_s,
-            takes=lambda request: of.engine.ready is None or takes_parts(of.engine.ready, request),
-            device=lambda: "" if of.engine.gpu is None else of.engine.gpu.name,
-        ),
-        of.adapters,
-        of.heartbeats,
-    )
+    claimer = Claimer(cluster, LogHistory(cluster), _claimant(of), of.adapters, of.heartbeats)
     quarantine = Quarantine(
-        held_requests, capacity, parts.hand_over, parts.token_log, metrics, config.drain_timeout_s
+        held_requests,
+        capacity,
+        parts.hand_over,
+        parts.token_log,
+        metrics.requests,
+        config.drain_timeout_s,
     )
     dead_letters = DeadLetters(
-        DeadRequests(cluster), config.dead_ttl_s, held_requests, settler, metrics
+        DeadRequests(cluster), config.dead_ttl_s, held_requests, settler, metrics.requests
     )
     taker = Taker(
         claimer, ModelCatalog(cluster), parts.runs, capacity, settler, quarantine, dead_letters
@@ -205,14 +208,16 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
         of.worker_id, cluster.ownership, held_requests, settler, acks, config.ack_wait_s
     )
     screening = Screening(of.worker_id, card, cluster, acks)
-    offers = OfferMaker(cluster.nc, cluster.subjects, card.pool, parts.prefixes, capacity, metrics)
-    intake = Intake(screening, redeliveries, capacity, acks, offers, taker, metrics)
+    offers = OfferMaker(
+        cluster.nc, cluster.subjects, card.pool, parts.prefixes, capacity, metrics.offers
+    )
+    intake = Intake(screening, redeliveries, capacity, acks, offers, taker, metrics.requests)
     named = NamedSubjects(cluster.subjects)
     return ClaimParts(
         dead_letters,
         taker,
         intake,
-        OfferHandler(intake, capacity, parts.prefixes, metrics, cluster.malformed, named),
+        OfferHandler(intake, capacity, parts.prefixes, metrics.offers, cluster.malformed, named),
         PrefixReporter(cluster, card.pool, of.worker_id, parts.prefixes),
         DecodeHandOver(
             parts.roles,
@@ -222,7 +227,7 @@ def claim_parts(of: Incarnation, parts: RunParts) -> ClaimParts:
             intake,
             capacity,
             of.model.weights,
-            metrics,
+            metrics.decodes,
         ),
     )
 

@@ -137,7 +137,6 @@ class RequestRunner:
     def on_ready(self) -> None:
         """The engine can take requests."""
         ready = self._engine.ready
-        self._metrics.num_snapshot_slots.set(0 if ready is None else ready.num_snapshot_slots)
         self.parts.peers.on_ready("" if ready is None else ready.pages)
         if self._has_affinity and ready is not None and ready.has_prefixes:
             self.parts.prefixes.open(ready.num_kv_tokens, ready.num_pinnable_tokens)
@@ -209,17 +208,13 @@ class RequestRunner:
     def work_done(self) -> WorkDone:
         """What the worker card says of work done."""
         self.parts.runs.flush()
-        return self.parts.runs.meter.done(self._metrics, self._engine.load)
+        return self.parts.runs.meter.done(self._metrics.requests, self._engine.load)
 
     def update_metrics(self) -> None:
-        self._metrics.last_step_age_s.set(self.parts.hang_watch.step_age_s)
+        self._metrics.engine.last_step_age_s.set(self.parts.hang_watch.step_age_s)
         num_resent = self.parts.token_log.num_resent
-        self._metrics.frames_resent.inc(num_resent - self._num_resent_counted)
+        self._metrics.requests.frames_resent.inc(num_resent - self._num_resent_counted)
         self._num_resent_counted = num_resent
-        if self._engine.load is not None:
-            self._metrics.num_pinned_tokens.set(self._engine.load.num_pinned_tokens)
-            self._metrics.num_snapshots.set(self._engine.load.num_snapshots)
-            self._metrics.disk.num_bytes.set(self._engine.load.tier.num_bytes)
 
     async def _on_roles(self) -> None:
         """Others who take from the queue, or send pages, have come, or are gone."""

@@ -33,8 +33,8 @@ from worker.held.held_request import HeldRequest, HoldState, LoggedOutput
 from worker.held.held_requests import HeldRequests
 from worker.held.run_clock import RunClock
 from worker.held.run_trace import RunTraces
+from worker.metrics.worker_metrics import WorkerMetrics, WorkMeter
 from worker.runs.token_log import TokenLog
-from worker.telemetry import WorkerMetrics, WorkMeter
 
 
 class Runs:
@@ -150,7 +150,7 @@ class Runs:
         Behind a longer prefix an early run counts for nothing: it is started again.
         """
         is_resumed = len(prefix.tokens) > held.num_prefix
-        self._metrics.note_taken(held, is_resumed=is_resumed)
+        self._metrics.requests.note_taken(held, is_resumed=is_resumed)
         if is_resumed:
             self._held_requests.abort(held)
             held.resume_from(prefix, self._visible_text(held.request))
@@ -191,7 +191,7 @@ class Runs:
     def flush(self) -> None:
         """What the steps up to now have made is counted, and goes to the log."""
         num_made, self._num_made = self._num_made, 0
-        self._metrics.generation_tokens.inc(num_made)
+        self._metrics.requests.generation_tokens.inc(num_made)
         self.meter.note_tokens(num_made)
         self._token_log.flush()
 
@@ -287,7 +287,8 @@ class Runs:
             return
         self._token_log.append(entry)
         if entry.finish is not None:
-            self._metrics.note_finish(held)
+            self._metrics.requests.note_finish(held)
+            self._metrics.runs.note_finish(held)
         elif held.is_restatement_due(now):
             self._token_log.append(held.restate(now))
         if held.watched is not None and held.has_progressed:

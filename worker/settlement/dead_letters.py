@@ -17,8 +17,8 @@ from shared.protocol.finish import FinishReason
 from shared.telemetry.log import get_logger
 from worker.held.held_request import HeldRequest
 from worker.held.held_requests import HeldRequests
+from worker.metrics.request_metrics import RequestMetrics
 from worker.settlement.settler import Settler
-from worker.telemetry import WorkerMetrics
 
 _LOOK_S = 3600.0
 
@@ -36,7 +36,7 @@ class DeadLetters:
         dead_ttl_s: float,
         held_requests: HeldRequests,
         settler: Settler,
-        metrics: WorkerMetrics,
+        metrics: RequestMetrics,
     ) -> None:
         self._dead = dead
         self._dead_ttl_s = dead_ttl_s

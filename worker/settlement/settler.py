@@ -16,7 +16,7 @@ from shared.token_log.ownership import OwnershipLog
 from worker.held.delivery import Acknowledger
 from worker.held.held_request import HeldRequest
 from worker.held.held_requests import HeldRequests
-from worker.telemetry import WorkerMetrics
+from worker.metrics.request_metrics import RequestMetrics
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.2  # a broker that has just restarted refuses at once
@@ -36,7 +36,7 @@ class Settler:
         ownership: OwnershipLog,
         acks: Acknowledger,
         catalog: ModelCatalog,
-        metrics: WorkerMetrics,
+        metrics: RequestMetrics,
         pages: Callable[[], str] = lambda: "",  # where those of its engine are
     ) -> None:
         self._pages = pages
@@ -53,7 +53,7 @@ class Settler:
         """
         if not held.is_acked_by_reader or held.request.prompt_object:
             return False
-        self._metrics.requests_finished.inc()
+        self._metrics.finished.inc()
         self._held_requests.drop(held)
         return True
 
@@ -71,11 +71,11 @@ class Settler:
         for _ in range(_ATTEMPTS):
             try:
                 if await self._is_fenced(held, finish_seq):
-                    self._metrics.requests_fenced.inc()
+                    self._metrics.fenced.inc()
                     return False
                 if not held.is_acked_by_reader:
                     await self._acks.ack(held.delivery)
-                self._metrics.requests_finished.inc()
+                self._metrics.finished.inc()
                 return True
             except BrokerError as exc:
                 log.info("settle_retries", rid=held.rid, error=str(exc))
@@ -129,7 +129,7 @@ class Settler:
 
     def fence(self, held: HeldRequest) -> None:
         """Somebody else has what ran here: that is counted, and nothing is said."""
-        self._metrics.requests_fenced.inc()
+        self._metrics.fenced.inc()
         self._held_requests.drop(held)
 
     async def release_claimed(
@@ -177,7 +177,7 @@ class Settler:
         except BrokerError as exc:
             log.warning("release_failed", rid=held.rid, error=str(exc))
             return False
-        self._metrics.requests_released.inc()
+        self._metrics.released.inc()
         return True
 
     async def _is_released(self, held: HeldRequest, release: Release) -> bool:

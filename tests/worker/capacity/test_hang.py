@@ -90,7 +90,7 @@ async def test_a_slow_step_loses_nothing(nats_server: NatsServer) -> None:
         assert list(worker.engine.runs) == [run.run_id]
         worker.engine.emit(run.run_id, ids("c"), STOP)
         assert (await stage.until_finished(request.rid)).tokens == ids("abc")
-        await eventually(lambda: worker.count("requests_finished") == 1)
+        await eventually(lambda: worker.count("requests.finished") == 1)
         assert await kinds(stage, request.rid) == [Claim]
 
 

@@ -178,7 +178,7 @@ async def test_a_suspect_runs_alone_until_it_has_made_progress(stage: Stage) -> 
         await eventually(lambda: early.run_id in worker.engine.aborted)
         alone = await worker.engine.next_run()
         assert worker.engine.active == {alone.run_id}, "the neighbour has been handed over"
-        assert worker.count("quarantines") == 1
+        assert worker.count("requests.quarantines") == 1
         assert worker.runner.parts.capacity.num_credits() == 0
         await stage.submit(late)
         other.engine.become_ready()  # whoever else there is gets all the others
@@ -308,7 +308,7 @@ async def test_many_suspects_are_not_tried_one_by_one(
         await stage.until_queue_is_empty()
         finishing.cancel()
         await worker.until_idle()
-        num_alone = worker.count("quarantines")
+        num_alone = worker.count("requests.quarantines")
     assert num_alone <= 8
     for suspect in suspects:
         assert (await stage.fold(suspect.rid)).tokens == ids("a")
@@ -373,8 +373,8 @@ async def test_the_third_crash_ends_it(stage: Stage, monkeypatch: pytest.MonkeyP
         fold = await stage.until_finished(request.rid)
         await stage.until_queue_is_empty()
         await worker.until_idle()
-        assert worker.count("poison_ends") == 1
-        assert worker.count("quarantines") == 1
+        assert worker.count("requests.poison_ends") == 1
+        assert worker.count("requests.quarantines") == 1
         worker_id = worker.id
     assert fold.finish is not None
     assert fold.finish.reason is FinishReason.POISON
@@ -461,7 +461,7 @@ async def test_the_oldest_copies_make_room_for_the_next(stage: Stage) -> None:
             await stage.submit(suspect)
             await stage.until_queue_is_empty()
         await worker.until_idle()
-        assert worker.count("dead_discarded") == 2
+        assert worker.count("requests.dead_discarded") == 2
     assert [dead.rid for dead in await dead_requests(stage)] == [suspects[2].rid]
     for suspect in suspects:
         finish = (await stage.fold(suspect.rid)).finish

@@ -83,7 +83,7 @@ async def test_a_prompt_that_takes_too_long_is_asked_for_again(
     await ModelCatalog(stage.cluster).put_object("p", prompt_ids)
     async with running_worker(stage) as worker:
         await stage.submit(request)
-        await eventually(lambda: worker.count("redeliveries") > 0)
+        await eventually(lambda: worker.count("requests.redeliveries") > 0)
         monkeypatch.setattr("worker.claims.taker._PROMPT_TIMEOUT_S", 10.0)
         run = await worker.engine.next_run()
         assert run.prompt_ids == prompt_ids
@@ -102,7 +102,7 @@ async def test_a_model_card_that_cannot_be_read_keeps_no_request(
     async with running_worker(stage) as worker:
         await models.put(POOL, b"\xc1")
         await stage.submit(request)
-        await eventually(lambda: worker.count("redeliveries") > 1)
+        await eventually(lambda: worker.count("requests.redeliveries") > 1)
         await models.put(POOL, encode(make_card()))
         fold = await stage.until_finished(request.rid)
         await stage.until_queue_is_empty()

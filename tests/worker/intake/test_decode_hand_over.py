@@ -102,7 +102,7 @@ async def test_the_rest_is_decoded_elsewhere_and_the_queue_hears_nothing(stage: 
         assert isinstance(last, Claim)
         assert (claim.worker, release.worker, last.worker) == (first.id, first.id, second.id)
         assert (release.progressed, release.crashed, release.pages) == (True, False, "folder")
-        assert (first.count("decodes_moved"), second.count("redeliveries")) == (1, 0)
+        assert (first.count("decodes.moved"), second.count("requests.redeliveries")) == (1, 0)
         await first.until_idle()
         await second.until_idle()
 
@@ -157,7 +157,7 @@ async def test_who_decodes_with_other_pages_gets_nothing_and_that_is_told(
     async with apart(stage, pages="another folder") as (first, second):
         await stage.submit(make_request())
         run_id = await first_token(first)
-        await eventually(lambda: first.count("decodes_kept") > 0)
+        await eventually(lambda: first.count("decodes.kept") > 0)
         first.engine.emit(run_id, [2], STOP)
         await stage.until_queue_is_empty()
         assert second.engine.runs == {}
@@ -172,7 +172,7 @@ async def test_who_has_no_room_is_asked_again(stage: Stage) -> None:
         taken = await second.engine.next_run()
         await stage.submit(requests[1])
         run_id = await first_token(first)
-        await eventually(lambda: first.count("decodes_kept") > 0)
+        await eventually(lambda: first.count("decodes.kept") > 0)
         assert first.engine.active == {run_id}
         second.engine.emit(taken.run_id, [2], STOP)
         while not second.engine.active:
@@ -213,7 +213,7 @@ async def test_what_is_not_taken_after_all_goes_on_where_it_was(
         await first_token(first)
         again = await first.engine.next_run()
         assert output_of(again) == [1]
-        assert first.count("decodes_taken_back") == 1
+        assert first.count("decodes.taken_back") == 1
         await bucket.delete(f"{POOL}.worker-x")
         await eventually(lambda: not first.runner.parts.roles._others)
         first.engine.emit(again.run_id, [2], STOP)

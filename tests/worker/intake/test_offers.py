@@ -116,8 +116,8 @@ async def test_the_holder_of_a_prefix_gets_the_request(stage: Stage) -> None:
         await finish(holder)
         await assert_answered_once(stage, request, by=holder)
         assert puller.engine.runs == {}
-        assert (puller.count("offers_made"), puller.count("offers_taken")) == (1, 1)
-        assert holder.count("affinity_tokens") == len(PROMPT)
+        assert (puller.count("offers.made"), puller.count("offers.taken")) == (1, 1)
+        assert holder.count("offers.affinity_tokens") == len(PROMPT)
 
 
 async def test_what_the_answer_was_counts_as_prefix_too(stage: Stage) -> None:
@@ -147,7 +147,7 @@ async def test_a_request_with_another_salt_is_not_offered(stage: Stage) -> None:
         await stage.submit(request)
         await finish(puller)
         await assert_answered_once(stage, request, by=puller)
-        assert puller.count("offers_made") == 0
+        assert puller.count("offers.made") == 0
 
 
 async def test_who_has_the_prefix_itself_offers_nothing(stage: Stage) -> None:
@@ -156,7 +156,7 @@ async def test_who_has_the_prefix_itself_offers_nothing(stage: Stage) -> None:
             await stage.submit(request)
             await finish(puller)
             await assert_answered_once(stage, request, by=puller)
-        assert puller.count("offers_made") == 0
+        assert puller.count("offers.made") == 0
 
 
 async def test_without_affinity_nothing_is_told_and_nothing_offered(stage: Stage) -> None:
@@ -251,7 +251,7 @@ async def test_a_session_follows_its_worker_with_a_prompt_from_the_object_store(
         assert run.prompt_ids == turn.prompt_ids
         home.engine.emit(run.run_id, [3, 4], STOP)
         await assert_answered_once(stage, request, by=home)
-        assert (puller.engine.runs, puller.count("offers_taken")) == ({}, 1)
+        assert (puller.engine.runs, puller.count("offers.taken")) == ({}, 1)
 
 
 # Refusals
@@ -275,7 +275,7 @@ async def test_a_holder_without_a_slot_refuses_and_sends_its_pages(
         assert run.options.peer == PagePeer(str(server.endpoint), server.key)
         puller.engine.emit(run.run_id, [3, 4], STOP)
         await eventually(lambda: not puller.held)
-        assert puller.count("offers_refused") == 1
+        assert puller.count("offers.refused") == 1
         assert len(await stage.records(request.rid)) == 1
         assert (await stage.fold(request.rid)).finish == STOP
 
@@ -291,7 +291,7 @@ async def test_a_holder_that_has_more_to_do_than_the_prefix_saves_refuses(stage:
         await stage.submit(second)
         await finish(puller)
         await eventually(lambda: not puller.held)
-        assert puller.count("offers_refused") == 1
+        assert puller.count("offers.refused") == 1
         assert len(await stage.records(second.rid)) == 1
 
 
@@ -324,7 +324,7 @@ async def test_a_holder_that_has_lost_the_prefix_refuses_and_is_not_asked_again(
             await stage.submit(request)
             await finish(puller)
             await assert_answered_once(stage, request, by=puller)
-        assert (puller.count("offers_made"), puller.count("offers_refused")) == (1, 1)
+        assert (puller.count("offers.made"), puller.count("offers.refused")) == (1, 1)
 
 
 async def test_a_draining_holder_refuses(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ async def test_a_dead_holder_costs_nothing(stage: Stage) -> None:
         await stage.submit(request)
         await finish(puller)
         await assert_answered_once(stage, request, by=puller)
-        assert puller.count("offers_unanswered") == 0
+        assert puller.count("offers.unanswered") == 0
 
 
 async def test_a_holder_that_answers_too_late_loses_in_silence(
@@ -390,7 +390,7 @@ async def test_a_holder_that_answers_too_late_loses_in_silence(
         await assert_answered_once(stage, request, by=puller)
         assert acks.count(b"+ACK") == 2  # of the first turn, and of this one
         assert not any(payload.startswith(b"-NAK") for payload in acks)
-        assert puller.count("offers_unanswered") == 1
+        assert puller.count("offers.unanswered") == 1
 
 
 async def test_a_puller_that_does_not_hear_the_answer_loses_in_silence(
@@ -423,7 +423,7 @@ async def test_a_holder_that_dies_after_its_claim_loses_nothing(
         request = make_turn()
         await stage.submit(request)
         await holder.engine.next_run()
-        await eventually(lambda: puller.count("offers_taken") == 1)
+        await eventually(lambda: puller.count("offers.taken") == 1)
         await holder.kill()
         [claim] = await stage.records(request.rid)
         assert isinstance(claim.record, Claim)
@@ -516,7 +516,7 @@ async def test_what_is_delivered_again_while_a_holder_is_asked_runs_once(
         run = await puller.engine.next_run()
         await eventually(lambda: puller.held[0].epoch > 0)
         refusal.tell()
-        await eventually(lambda: puller.count("offers_refused") == 1)
+        await eventually(lambda: puller.count("offers.refused") == 1)
         puller.engine.emit(run.run_id, [3, 4], STOP)
         assert (await stage.until_finished(request.rid)).tokens == [3, 4]
         await stage.until_queue_is_empty()
@@ -538,7 +538,7 @@ async def test_a_puller_that_is_paused_while_it_asks_takes_nothing(
         await refusal.asked()
         await puller.runner.pause()
         refusal.tell()
-        told = "offers_refused" if is_heard else "offers_unanswered"
+        told = "offers.refused" if is_heard else "offers.unanswered"
         await eventually(lambda: puller.count(told) == 1)
         await round_trip(puller.cluster.nc)
         await round_trip(stage.cluster.nc)
@@ -600,4 +600,4 @@ async def test_a_request_for_the_logprobs_of_its_prompt_is_not_offered(stage: St
         await stage.submit(request)
         await finish(puller)
         await assert_answered_once(stage, request, by=puller)
-        assert puller.count("offers_made") == 0
+        assert puller.count("offers.made") == 0

@@ -724,7 +724,7 @@ async def test_a_worker_says_nothing_of_what_it_has_finished(
         worker.engine.emit(run.run_id, ids("ab"), STOP)
         await stage.until_queue_is_empty()
         await worker.until_idle()
-        assert worker.count("requests_finished") == 1
+        assert worker.count("requests.finished") == 1
         await round_trip(worker.cluster.nc)
         assert acks == [b"+ACK"], "who reads its finish says so"
 
@@ -758,7 +758,7 @@ async def test_who_has_lost_a_request_leaves_its_prompt_to_the_next(stage: Stage
         await stage.append(request.rid, make_claim(request, "other", prev=epoch))
         worker.engine.emit(run.run_id, ids("ab"), STOP)
         await worker.until_idle()
-        assert worker.count("requests_fenced") == 1
+        assert worker.count("requests.fenced") == 1
         assert await catalog.object("prompt-1") == make_request().prompt_ids
 
 
@@ -781,7 +781,7 @@ async def test_a_claim_behind_the_finish_does_not_keep_it_in_the_queue(
         worker.engine.emit(run.run_id, ids("ab"), STOP)
         await stage.until_queue_is_empty()
         await worker.until_idle()
-        assert worker.count("requests_fenced") == 0, "it did not wait to be delivered again"
+        assert worker.count("requests.fenced") == 0, "it did not wait to be delivered again"
     assert (await stage.fold(request.rid)).finish == STOP
 
 
@@ -795,7 +795,7 @@ async def test_an_end_before_the_finish_lets_it_leave_the_queue(stage: Stage) ->
         worker.engine.emit(run.run_id, ids("ab"), STOP)  # the notice is still on its way
         await stage.until_queue_is_empty()
         await worker.until_idle()
-        assert worker.count("requests_fenced") == 0, "it did not wait to be delivered again"
+        assert worker.count("requests.fenced") == 0, "it did not wait to be delivered again"
     assert (await stage.fold(request.rid)).finish == Finish(FinishReason.CANCEL)
 
 
@@ -976,7 +976,7 @@ async def test_what_a_beam_search_has_found_rides_in_the_finish_with_its_texts(
         worker.engine.emit(run.run_id, [], finish)
         fold = await stage.until_finished(request.rid)
         await stage.until_queue_is_empty()
-        assert worker.count("generation_tokens") == len("hello." + "no")
+        assert worker.count("requests.generation_tokens") == len("hello." + "no")
         assert worker.runner.work_done.num_finished_tokens == 3 - 2 + len("hello." + "no")
     told = tuple(
         msgspec.structs.replace(beam, text=text)
@@ -993,5 +993,6 @@ async def test_what_is_to_be_kept_is_told_to_the_engine_and_by_the_metrics(stage
         assert run.options.keep == request.keep
         worker.engine.emit(run.run_id, ids("a"), LENGTH)
         worker.engine.step([], num_pinned_tokens=48)
-        worker.runner.update_metrics()
-        assert worker.count("num_pinned_tokens") == 48
+        worker.worker.update_metrics()
+        pinned = "jetflock_prefix_cache_pinned_tokens"
+        assert worker.registry.get_sample_value(pinned, {"model_name": "m"}) == 48

@@ -120,7 +120,7 @@ async def test_a_drain_gives_nothing_back_of_what_another_has_released(stage: St
         theirs = await stage.append(request.rid, make_claim(request, "other", prev=epoch))
         await stage.append(request.rid, Release(theirs, "other", progressed=False))
         await worker.stop()
-        assert worker.count("requests_released") == 0
+        assert worker.count("requests.released") == 0
     assert await kinds(stage, request.rid) == [Claim, Claim, Release]
 
 
@@ -132,7 +132,7 @@ async def test_a_drain_gives_back_at_once_what_was_ended(stage: Stage) -> None:
         await start_run(stage, worker, request.rid, "ab")
         await stage.cluster.ownership.end(request.rid, End(0, FinishReason.CANCEL, by="frontend"))
         await worker.stop()
-        assert worker.count("requests_released") == 1
+        assert worker.count("requests.released") == 1
     assert await kinds(stage, request.rid) == [Claim, End]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from worker.engine.loading.memory_check import (
 )
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
 from worker.engine.loading.packed_loading import NativeLoader, check_packed
-from worker.engine.loading.tier_loading import check_tier, open_tier, told_tier
+from worker.engine.loading.tier_loading import check_tier, open_tier, remark_on_tier
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
@@ -54,6 +55,7 @@ from worker.engine.native.native_choice import (
 from worker.engine.native.native_forward import NativeForward
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_products import NativeProducts
+from worker.engine.schedule.kv_ledger import KVLedger
 from worker.engine.speculation.draft_length import DraftLength
 from worker.engine_link.engine_config import EngineConfig
 
@@ -106,36 +108,19 @@ class CpuLoader:
         pool, forward = loaded.pool, loaded.forward
         outside = open_tier(config, setup, pool, loaded.kernel_set)
         draft = self._draft(draft_setup, head, loaded, setup)
-        state_layers, num_rows = setup.config.state_layers, self._site.step.max_running
-        num_snapshots = self._num_snapshots(setup.config, pool) if state_layers else None
-        states = StateCache(state_layers, num_rows, num_snapshots or 0) if state_layers else None
-
+        num_snapshots = self._num_snapshots(setup.config, pool)
+        states = self._make_states(setup.config, num_snapshots)
+        num_outputs, eyes = setup.config.num_outputs, loaded.image_encoder
         remarks = (
             self._remark(setup.config, num_snapshots),
-            _told_windows(pool),
-            "" if outside is None else told_tier(config, outside.tier),
+            _remark_on_windows(pool),
+            "" if outside is None else remark_on_tier(config, outside.tier),
             loaded.remark,
             "" if draft is None else f"{draft.name} guesses for it",
         )
-
-        def release_cache() -> None:
-            pool.release()
-            if states is not None:
-                states.release()
-            if draft is not None:
-                draft.release()
-
         return LoadedModel(
             pool,
-            lambda tables: ModelRunner(
-                forward,
-                pool,
-                tables,
-                setup.config.num_outputs,
-                grammars,
-                loaded.image_encoder,
-                states,
-            ),
+            lambda tables: ModelRunner(forward, pool, tables, num_outputs, grammars, eyes, states),
             forward.lora_projections,
             window=pool.layout.window,
             num_snapshots=num_snapshots,
@@ -144,15 +129,11 @@ class CpuLoader:
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set=loaded.kernel_set,
             num_packed_failures=loaded.num_packed_failures,
-            release_cache=release_cache,
+            release_cache=lambda: _release(pool, states, draft),
             outside=outside,
             no_embeds=_embeds_obstacle(setup.config),
             tells_hidden=True,
-            make_drafter=None
-            if draft is None
-            else lambda ledger: ModelDrafter(
-                draft, ledger, grammars, DraftLength(config.num_draft_tokens)
-            ),
+            make_drafter=None if draft is None else _drafters(draft, grammars, config),
         )
 
     def _load(
@@ -283,13 +264,22 @@ class CpuLoader:
         part = "" if integer_share == 1.0 else f" before {integer_share:.0%} of the weights"
         return _INT8_INPUTS + part
 
-    def _num_snapshots(self, model: ModelConfig, pool: KVCachePool) -> int:
-        """In what weights, requests that run, keys and values leave of the memory."""
+    def _num_snapshots(self, model: ModelConfig, pool: KVCachePool) -> int | None:
+        """In what weights, requests that run, keys and values leave of the memory. None: it has
+        no states.
+        """
+        if not model.state_layers:
+            return None
         kv_bytes = pool.layout.bytes_per_token * pool.num_tokens
         running_bytes = model.state_bytes * self._site.step.max_running
         return num_snapshots(
             self._site.config, model.state_bytes, pool.num_pages, kv_bytes + running_bytes
         )
+
+    def _make_states(self, model: ModelConfig, num_snapshots: int | None) -> StateCache | None:
+        if num_snapshots is None:
+            return None
+        return StateCache(model.state_layers, self._site.step.max_running, num_snapshots)
 
     def _make_pool(self, setup: ModelSetup, needs: PoolNeeds) -> KVCachePool:
         """In what the weights have left of the memory."""
@@ -308,7 +298,21 @@ def _put_beside(target: _OnCpu, head: LoadedHead) -> DraftHead:
     return head.beside(target.forward, target.streams, target.pool.num_pages)
 
 
-def _told_windows(pool: KVCachePool) -> str:
+def _release(pool: KVCachePool, states: StateCache | None, draft: Draft | None) -> None:
+    for cache in (pool, states, draft):
+        if cache is not None:
+            cache.release()
+
+
+def _drafters(
+    draft: Draft, grammars: GrammarBackend, config: EngineConfig
+) -> Callable[[KVLedger], ModelDrafter]:
+    return lambda ledger: ModelDrafter(
+        draft, ledger, grammars, DraftLength(config.num_draft_tokens)
+    )
+
+
+def _remark_on_windows(pool: KVCachePool) -> str:
     """Where they have pages of their own."""
     if pool.num_window_pages is None:
         return ""

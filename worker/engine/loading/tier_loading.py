@@ -59,7 +59,7 @@ def open_tier(
     return OutsidePool(tier, pool, TcpTransfer(identity, pool.num_page_bytes))
 
 
-def told_tier(config: EngineConfig, tier: KVTier) -> str:
+def remark_on_tier(config: EngineConfig, tier: KVTier) -> str:
     """What the operator should know."""
     return (
         f"keys and values that leave memory go to {config.kv_disk_dir}, up to "

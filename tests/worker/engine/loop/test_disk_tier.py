@@ -20,7 +20,7 @@ from worker.affinity.page_peers import mark_of
 from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.tiers.disk_tier import DiskTier
 from worker.engine_link.engine_messages import AddRequest, PagePeer
-from worker.telemetry import PageServerMetrics
+from worker.metrics.worker_metrics import PageServerMetrics
 from worker.transfer.page_server import PageServer
 from worker.transfer.page_wire import Endpoint
 

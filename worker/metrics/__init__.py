@@ -1,0 +1,1 @@
+"""The metrics of a worker, a class for each of its parts."""
