@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from frontend.http.connected_client import WHOLE_BODY, ConnectedClient
@@ -136,7 +137,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 return
         self._is_head_whole = False
         was_in_body = self._is_in_body  # its last piece ends it, and is no head
-        super().data_received(data)
+        self._parse(data)
         if self._is_head_whole or self._is_in_body or was_in_body:
             self._head_bytes = 0
             return
@@ -145,6 +146,35 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(_too_large())
         elif self._head_timer is None:
             self._start_timer()
+
+    def _parse(self, data: bytes) -> None:
+        """As the base class does, but a wish to speak another protocol (HTTP/2, WebSocket) is
+        overlooked, as RFC 9110 (7.8) allows: the parser would leave the body behind it unread.
+        """
+        self._unset_keepalive_if_required()
+        rest = memoryview(data)
+        try:
+            while rest:
+                try:
+                    self.parser.feed_data(rest)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    if not self._is_upgrade:
+                        return
+                    rest = rest[upgrade.args[0] :]
+                    self.parser.feed_data(self._head_without_upgrade())
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    @property
+    def _is_upgrade(self) -> bool:
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     @property
     def _num_surplus(self) -> int:
@@ -162,6 +192,8 @@ class GuardedProtocol(HttpToolsProtocol):
         return not self._is_in_body and not self._head_bytes and data.startswith(b"POST ")
 
     def on_headers_complete(self) -> None:
+        if self._is_upgrade:
+            return
         self._stop_timer()
         self._is_head_whole = True
         self._refusal = _head_error(self.headers)
@@ -174,6 +206,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.transport = _JoinedHead(self.cycle)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
+        if self._is_upgrade:
+            return
         self._is_in_body = False
         self.scope[WHOLE_BODY] = True  # type: ignore[literal-required]
         super().on_message_complete()

@@ -33,11 +33,15 @@ class Connection:
 
     async def answer(self, timeout_s: float = 10) -> tuple[int, dict[str, Any]]:
         """Status and JSON; the server closes afterwards. Raises TimeoutError."""
+        raw = await self.read_to_end(timeout_s)
+        head, _, body = raw.partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)
+
+    async def read_to_end(self, timeout_s: float = 10) -> bytes:
         async with asyncio.timeout(timeout_s):
             raw = await self._reader.read()
         self.writer.close()
-        head, _, body = raw.partition(b"\r\n\r\n")
-        return int(head.split()[1]), json.loads(body)
+        return raw
 
     async def read_answer(self) -> bytes:
         """One answer to /health, the connection stays open."""
@@ -60,6 +64,30 @@ async def test_a_long_body_is_no_head(stack: Stack) -> None:
     connection.writer.write(body[9:])
     status, answer = await connection.answer()
     assert (status, code_of(answer)) == (404, "model_not_found")
+
+
+@pytest.mark.integration
+async def test_a_body_behind_a_wish_for_another_protocol_is_read(stack: Stack) -> None:
+    """As Java's client and `curl --http2` send it; also in pieces, and behind one another."""
+    running = await stack.start_frontend()
+    body = json.dumps({**BODY, "model": "of no name"}).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+    ).encode()
+    whole, in_pieces = await Connection.open(running), await Connection.open(running)
+    whole.writer.write((HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n") * 2)
+    whole.writer.write(head + body)
+    for _ in range(2):
+        assert b"200" in await whole.read_answer()
+    for at in range(0, len(head + body), 50):
+        in_pieces.writer.write((head + body)[at : at + 50])
+        await asyncio.sleep(0.001)
+    for connection in (whole, in_pieces):
+        connection.writer.write(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        raw = await connection.read_to_end()
+        assert raw.count(b"HTTP/1.1 404 Not Found") == 1 and b"'of no name'" in raw
+        assert raw.endswith(b'"code":"invalid_http"}}')
 
 
 @pytest.mark.integration
