@@ -40,7 +40,7 @@ class RecentRequest:
     def of(cls, generation: Generation, status: int | None) -> RecentRequest:
         """As of now."""
         now, timings = asyncio.get_running_loop().time(), generation.timings
-        arrived_at, first_text_at = timings.arrived_at, timings.first_text_at
+        arrived_at = timings.arrived_at
         prompts, reply = PromptCounts.of(generation.streams), generation.reply
         return cls(
             group_id=generation.group_id,
@@ -55,7 +55,7 @@ class RecentRequest:
             num_prompt_tokens=prompts.num_tokens,
             num_cached_tokens=prompts.num_cached,
             num_output_tokens=sum(each.num_output_tokens for each in generation.streams),
-            ttft_s=first_text_at - arrived_at if first_text_at else None,
+            ttft_s=_first_token_s(generation),
             e2e_s=None if status is None else now - arrived_at,
         )
 
@@ -78,6 +78,21 @@ class RecentRequests:
         found = [*self._finished, *(RecentRequest.of(each, None) for each in running)]
         by_id = {request.group_id: request for request in found}
         return sorted(by_id.values(), key=lambda request: request.arrived_at)
+
+
+def _first_token_s(generation: Generation) -> float | None:
+    """From its arrival to its first text. None of what comes in one piece has text before its end:
+    then to its first token, if one worker made it all and told how long the others took.
+    """
+    timings = generation.timings
+    if not timings.first_text_at:
+        return None
+    shown_s = timings.first_text_at - timings.arrived_at
+    if not generation.reply.is_whole or generation.is_resumed:
+        return shown_s
+    runs = [stream.finish.run for stream in generation.streams if stream.finish]
+    decode_s = [run.decode_s for run in runs if run and len(run.workers) == 1]
+    return max(0.0, shown_s - min(decode_s)) if decode_s else None
 
 
 def finish_of(generation: Generation) -> str:

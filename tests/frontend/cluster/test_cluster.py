@@ -145,7 +145,7 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
     await stack.cluster.js.publish(subjects.dead("p"), b"x")
     running = await stack.start_frontend(admin_url="http://127.0.0.1:8001")
     async with running.client() as http:
-        answered = await http.post("/v1/completions", json=BODY)
+        answered = await http.post("/v1/completions", json={**BODY, "stream": True})
         document = (await http.get("/cluster")).json()
         while not document["frontends"]:  # the snapshot may be older than its first heartbeat
             await asyncio.sleep(0.1)

@@ -117,7 +117,7 @@ async def test_metrics_and_cors(stack: Stack) -> None:
         preflight = await client.options(CHAT)
         assert preflight.status_code == 204
         assert preflight.headers["access-control-allow-origin"] == "https://a.example"
-        answer = await client.post(CHAT, json=BODY)
+        answer = await client.post(CHAT, json={**BODY, "stream": True})
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
         other = await client.get("/health", headers={"Origin": "https://b.example"})
         assert "access-control-allow-origin" not in other.headers
