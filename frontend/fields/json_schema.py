@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from frontend.fields.regex_check import check_regex
@@ -14,6 +15,9 @@ MAX_ALTERNATIVES = 100  # of one anyOf, oneOf or allOf
 MAX_COMBINATIONS = 100  # that an allOf of alternatives may multiply to
 MAX_ENUM_VALUES = 2000  # in all
 MAX_MULTIPLE_OF = 1000  # beyond, remainders make too many states
+# The grammar's engine reads numbers as doubles, and limits of integers with 64 bits, too.
+MAX_CONSTANT = 2**53
+MAX_LIMIT = 2**63 - 1024
 
 _UNSUPPORTED = frozenset(
     {
@@ -40,7 +44,6 @@ _UNSUPPORTED = frozenset(
 _PLAIN = frozenset(
     {
         "type",
-        "const",
         "required",
         "minItems",
         "maxItems",
@@ -48,12 +51,10 @@ _PLAIN = frozenset(
         "maxProperties",
         "minLength",
         "maxLength",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
     }
 )
+_LOW = frozenset({"minimum", "exclusiveMinimum"})
+_HIGH = frozenset({"maximum", "exclusiveMaximum"})
 _SUBSCHEMA = frozenset({"additionalProperties", "additionalItems"})
 _SUBSCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _COMBINED = frozenset({"anyOf", "oneOf", "allOf"})
@@ -117,6 +118,10 @@ class SchemaReader:
                 raise UnsupportedParameter(self._param, f"holds {path}, which is not supported")
         elif key in _PLAIN:
             reduced[key] = value
+        elif key in _LOW or key in _HIGH:
+            reduced[key] = self._limit(value, path, is_low=key in _LOW)
+        elif key == "const":
+            reduced[key] = self._constant(value, path)
         elif key == "enum":
             reduced[key] = self._enum(value, path)
         elif key in _SUBSCHEMA:
@@ -170,7 +175,26 @@ class SchemaReader:
             raise self._invalid("must be a list with at least one value", path)
         self._num_enum_values += len(value)
         self._bound("enum values", self._num_enum_values, MAX_ENUM_VALUES, path)
+        return [self._constant(each, path) for each in value]
+
+    def _constant(self, value: Any, path: str) -> Any:
+        if isinstance(value, list | dict):
+            for each in value.values() if isinstance(value, dict) else value:
+                self._constant(each, path)
+        elif isinstance(value, int) and abs(value) > MAX_CONSTANT:
+            raise self._invalid(f"holds {value}: beyond 2**53, give numbers as texts", path)
         return value
+
+    def _limit(self, value: Any, path: str, *, is_low: bool) -> int | float:
+        """One that is read exactly, and lets through nothing that `value` does not."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._invalid(f"is {value!r}, must be a number", path)
+        if (value > MAX_LIMIT) if is_low else (value < -MAX_LIMIT):
+            raise self._invalid(f"is {value}, which leaves no integer of 64 bits", path)
+        near = float(max(value, -MAX_LIMIT) if is_low else min(value, MAX_LIMIT))
+        if (near < value) if is_low else (near > value):
+            near = math.nextafter(near, math.inf if is_low else -math.inf)
+        return int(near) if near.is_integer() else near
 
     def _is_distinct(self, options: list[Any]) -> bool:
         """Objects with a constant property that differs: a oneOf of them is as good as anyOf."""

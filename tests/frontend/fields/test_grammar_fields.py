@@ -195,6 +195,10 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str, words: str) 
         ({"enum": []}, "/enum"),
         ({"multipleOf": 123457}, "123457"),
         ({"multipleOf": 0}, "above 0"),
+        ({"enum": [1, {"a": [-(2**53) - 1]}]}, "holds -9007199254740993"),
+        ({"const": 2**53 + 1}, "give numbers as texts"),
+        ({"maximum": -(2**63)}, "no integer of 64 bits"),
+        ({"exclusiveMinimum": True}, "must be a number"),
         ({"pattern": "(x{500}){500}"}, "250000"),
         ({"patternProperties": {"(x{500}){500}": {}}}, "250000"),
         ({"properties": {f"p{i}": {} for i in range(301)}}, "301 properties"),
@@ -219,6 +223,21 @@ def test_nesting_and_size_are_bounded() -> None:
     too_wide = {"prefixItems": [wide] * 10}
     assert "3001 subschemas" in refusal(json_schema=too_wide).message
     assert "not valid JSON" in refusal(json_schema='{"items":' * 5000 + "{}" + "}" * 5000).message
+
+
+@pytest.mark.parametrize(
+    ("limits", "read"),
+    [
+        ((-(2**63), 2**63 - 1), (1024 - 2**63, 2**63 - 1024)),  # as many tools write for 64 bits
+        ((2**53 + 1, 2**53 + 3), (2**53 + 2, 2**53 + 2)),
+        ((-1e300, 10**400), (1024 - 2**63, 2**63 - 1024)),
+        ((-0.1, 3.0), (-0.1, 3)),
+    ],
+)
+def test_limits_are_narrowed_to_what_is_read_exactly(limits: Any, read: Any) -> None:
+    for low, high in (("minimum", "maximum"), ("exclusiveMinimum", "exclusiveMaximum")):
+        schema = schema_of({"type": "integer", low: limits[0], high: limits[1]})
+        assert (schema[low], schema[high]) == read
 
 
 def test_what_constrains_nothing_is_left_out() -> None:
