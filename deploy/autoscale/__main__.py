@@ -76,7 +76,7 @@ def main(model: str, /, config: Annotated[AutoscaleConfig, FLAT] = _DEFAULTS) ->
     serve_config = config.serve_config(model)
     terminal = Terminal(as_json=config.log_format == "json")
     log_format = log_format_of(terminal)
-    setup_logging("autoscale", config.log_level, log_format)
+    setup_logging("autoscale", config.log_level, log_format, colours=terminal.is_interactive)
     files = find_model(
         model,
         needs_weights=not (config.scripted or config.load_format == "dummy"),

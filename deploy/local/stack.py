@@ -41,7 +41,7 @@ def run_stack(model: str, config: ServeConfig, programs: RolePrograms | None = N
     config = config.completed(model)
     times, terminal = StartTimes(), Terminal(as_json=config.log_format == "json")
     log_format = log_format_of(terminal)
-    setup_logging("serve", config.log_level, log_format)
+    setup_logging("serve", config.log_level, log_format, colours=terminal.is_interactive)
     check_extras()
     check_traces(config.otel)
     check_engine(config)

@@ -38,7 +38,9 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return structlog.stdlib.get_logger(name)
 
 
-def setup_logging(role: str, level: str = "info", log_format: LogFormat = "auto") -> None:
+def setup_logging(
+    role: str, level: str = "info", log_format: LogFormat = "auto", *, colours: bool = True
+) -> None:
     """Called once, by a program's `__main__`. Logs go to stderr.
 
     Our own lines go there at once, since a frontend writes one for every request; those of
@@ -46,7 +48,9 @@ def setup_logging(role: str, level: str = "info", log_format: LogFormat = "auto"
     """
     pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR")) if pretty else _as_json
+        structlog.dev.ConsoleRenderer(colors=colours and not os.environ.get("NO_COLOR"))
+        if pretty
+        else _as_json
     )
     shared_processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

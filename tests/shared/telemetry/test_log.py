@@ -77,7 +77,7 @@ import rich.console
 @pytest.mark.e2e
 def test_for_people_a_traceback_is_plain_text() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace('"json"', '"pretty"')],
+        [sys.executable, "-c", PROGRAM.replace('"json"', '"pretty", colours=False')],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -85,4 +85,5 @@ def test_for_people_a_traceback_is_plain_text() -> None:
     )
     assert "Traceback (most recent call last):" in done.stderr
     assert "ZeroDivisionError: division by zero" in done.stderr
+    assert "\x1b" not in done.stderr  # where it goes to a file
     assert "UserWarning" not in done.stderr
