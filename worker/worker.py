@@ -308,6 +308,7 @@ class Worker:
             pages=ready.pages if ready else "",
             sends_pages_at=self._runner.parts.peers.address if ready and ready.pages else "",
             fetches_pages=bool(ready and ready.pages),
+            num_kept=self._runner.num_kept,
         )
 
     def update_metrics(self) -> None:

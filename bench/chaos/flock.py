@@ -38,7 +38,7 @@ from shared.errors import BrokerError
 from shared.protocol.codec import decode
 from shared.protocol.log_records import Claim
 from shared.protocol.model_cards import ModelCard
-from shared.protocol.role_cards import WorkerCard, WorkerState
+from shared.protocol.role_cards import WorkerCard, WorkerRole, WorkerState
 
 _READY_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 6.0
@@ -219,7 +219,6 @@ class Flock:
             dtype="float32",
             num_threads=1,
             max_running=self.plan.max_running,
-            decode_workers=self.plan.num_decode_workers,
             kv_disk_dir=self._kv_disk_dir(name) if self.plan.num_decode_workers else None,
             kv_transfer_bind="127.0.0.1:0" if self.plan.has_transfer else None,
             ack_wait_s=self.plan.ack_wait_s,
@@ -230,7 +229,7 @@ class Flock:
         make: Callable[[], Launch] = {
             "frontend": launches.frontend,
             "detok": launches.detok,
-            "worker": launches.worker(idx),
+            "worker": launches.worker(idx, self._worker_role(idx)),
         }[role]
         on_death = {
             "worker": WorkerHerald(self.sides, self.card).announce_death,
@@ -239,6 +238,11 @@ class Flock:
         say = self._sink("supervisor")
         announce = on_death.get(role) if self.plan.announces_deaths else None
         return KeptProcess(name, make, self._sink(name), say, announce)
+
+    def _worker_role(self, idx: int) -> WorkerRole:
+        if not self.plan.num_decode_workers:
+            return "both"
+        return "decode" if idx < self.plan.num_decode_workers else "prefill"
 
     def _program(self, role: str) -> list[str]:
         return [sys.executable, "-m", "bench.chaos.role", role]

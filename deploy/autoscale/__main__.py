@@ -38,6 +38,9 @@ class AutoscaleConfig(WorkerConfig, ScaleConfig):
 
     workers: int | str = "0..1"
     """Worker processes on this host: a range as 0..8, or a number to keep so many running."""
+    decode_workers: int | str = 0
+    """Of these: as many have --role decode, and the others --role prefill, each scaled by its own
+    load; 0: all have --role."""
 
     # Made here for each start of a worker, or given as MODEL.
     worker_id: Annotated[str | None, _NOT_A_FLAG] = None
@@ -57,6 +60,7 @@ class AutoscaleConfig(WorkerConfig, ScaleConfig):
 _FIRST = (
     "model_name",
     "workers",
+    "decode_workers",
     "nats_url",
     "scale_idle_s",
     "scale_target_s",

@@ -19,6 +19,7 @@ from deploy.local.worker_fleet import WorkerFleet
 from shared.checkpoint.model_files import ModelFiles
 from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster
+from shared.protocol.role_cards import WorkerRole
 from shared.status.health import Checkup, HealthBoard
 from shared.status.status_server import StatusAddress, serving_status
 from shared.telemetry.log import get_logger
@@ -59,7 +60,7 @@ class HostPool:
         sides = ServiceSides(cluster)
         herald = WorkerHerald(sides, card)
         fleet = WorkerFleet(
-            lambda idx: self._kept(idx, herald),
+            lambda idx, role: self._kept(idx, role, herald),
             KeptProcess.run,
             herald.publish_state,
             leave_timeout_s=config.leave_timeout_s,
@@ -69,10 +70,10 @@ class HostPool:
             card,
             self._scaler_id,
             fleet,
-            config.scale_policy(config.worker_range),
+            config.scale_policies(),
             config.scale_interval_s,
             config.max_running,
-            ScalerMetrics(self._registry, card.name).note,
+            ScalerMetrics(self._registry, card.name, config.ranges).note,
         )
         board = HealthBoard()
         board.watch(lambda: Checkup(not_ready=() if cluster.nc.is_connected else (_NO_NATS,)))
@@ -98,11 +99,11 @@ class HostPool:
     async def _register(self, cluster: Cluster) -> None:
         await register_served(cluster, self._files, self._config)
 
-    def _kept(self, idx: int, herald: WorkerHerald) -> KeptProcess:
+    def _kept(self, idx: int, role: WorkerRole, herald: WorkerHerald) -> KeptProcess:
         name = f"worker-{idx + 1}"
         return KeptProcess(
             name,
-            self._launches.worker(idx),
+            self._launches.worker(idx, role),
             self._terminal.log_sink(name),
             self._terminal.say,
             herald.announce_death,

@@ -21,16 +21,16 @@ class WorkerRange:
     most: int
 
     @classmethod
-    def parse(cls, value: int | str) -> "WorkerRange":
+    def parse(cls, value: int | str, flag: str = "--workers") -> "WorkerRange":
         """Raises ConfigError."""
         match = _RANGE.fullmatch(str(value).strip())
         if match is None:
-            raise ConfigError(f"--workers is {value!r}, must be a number or a range like 0..4")
+            raise ConfigError(f"{flag} is {value!r}, must be a number or a range like 0..4")
         least = int(match[1])
         most = int(match[2]) if match[2] is not None else least
         if most < max(1, least):
             raise ConfigError(
-                f"--workers is {value}, must be 1 or more, or a range from few to many like 0..4"
+                f"{flag} is {value}, must be 1 or more, or a range from few to many like 0..4"
             )
         return cls(least, most)
 

@@ -57,6 +57,12 @@ def _one(expr: str, legend: str) -> tuple[Query, ...]:
     return (Query(expr, legend),)
 
 
+def _of_scaler(name: str, legend: str) -> Query:
+    """Scalers of one pool see the same."""
+    expr = f"max by (model_name, role) (jetflock_autoscaler_{name}{{$M}})"
+    return Query(expr, f"{legend} ({{{{role}}}})")
+
+
 _SERVICE = Row(
     "Service",
     (
@@ -427,30 +433,27 @@ _AUTOSCALER = Row(
             "Workers",
             "short",
             (
-                Query("max by (model_name) (jetflock_autoscaler_wanted_workers{$M})", "wanted"),
-                Query("max by (model_name) (jetflock_autoscaler_needed_workers{$M})", "needed"),
-                Query("max by (model_name) (jetflock_autoscaler_ready_workers{$M})", "ready"),
-                Query("max by (model_name) (jetflock_autoscaler_starting_workers{$M})", "starting"),
+                _of_scaler("wanted_workers", "wanted"),
+                _of_scaler("needed_workers", "needed"),
+                _of_scaler("ready_workers", "ready"),
+                _of_scaler("starting_workers", "starting"),
             ),
         ),
         Panel(
             "What it sees",
             "short",
             (
-                Query("max by (model_name) (jetflock_autoscaler_requests_waiting{$M})", "waiting"),
-                Query(
-                    "max by (model_name) (jetflock_autoscaler_oldest_wait_seconds{$M})",
-                    "oldest wait, s",
-                ),
+                _of_scaler("requests_waiting", "waiting"),
+                _of_scaler("oldest_wait_seconds", "oldest wait, s"),
             ),
         ),
         Panel(
             "Changes",
             "short",
             _one(
-                "sum by (reason) (increase(jetflock_autoscaler_changes_total{$M}"
+                "sum by (role, reason) (increase(jetflock_autoscaler_changes_total{$M}"
                 "[$__rate_interval]))",
-                "{{reason}}",
+                "{{reason}} ({{role}})",
             ),
         ),
     ),

@@ -15,6 +15,7 @@ from deploy.local.serve_config import ServeConfig
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from shared.config import ENV_PREFIX, ClusterConfig
+from shared.protocol.role_cards import WorkerRole
 from shared.subjects import new_incarnation
 from shared.telemetry.log import LogFormat
 from worker.config import WorkerConfig
@@ -85,7 +86,7 @@ class RoleLaunches:
             env[_variable("admin_key")] = config.admin_key
         return Launch([*self._programs.admin, *argv], env)
 
-    def worker(self, worker_idx: int) -> Callable[[], Launch]:
+    def worker(self, worker_idx: int, role: WorkerRole) -> Callable[[], Launch]:
         """The command of the worker with this index."""
 
         def launch() -> Launch:
@@ -96,8 +97,8 @@ class RoleLaunches:
             env = self._env(
                 WorkerConfig, exclude=("model_name", "lora"), metrics_offset=worker_idx + 1
             )
-            if config.decode_workers:
-                env[_variable("role")] = config.role_of(worker_idx)
+            if role != config.role:
+                env[_variable("role")] = role
             if config.device != "cpu":
                 env |= gpu_share(self._environ, worker_idx, config.num_local_ranks)
             argv = [*self._programs.worker, str(self._model_path), *names, *loras]

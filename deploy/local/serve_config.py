@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from cyclopts import Parameter
 
 import deploy.demo_model
+from deploy.autoscale.autoscaler import ScalePolicy
 from deploy.autoscale.scale_config import ScaleConfig, WorkerRange
 from deploy.local.data_folder import default_data_dir
 from deploy.local.http_probe import http_url
@@ -49,7 +50,7 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """Queue and token log of the own nats-server; default ~/.local/state/jetflock/port-PORT."""
     workers: int | str = 1
     """Worker processes, or a range as 0..4."""
-    decode_workers: int = 0
+    decode_workers: int | str = 0
     """Of these: as many have --role decode, and the others --role prefill; 0: all do both."""
     shutdown_timeout_s: float = 1.0
     """Time that running requests and their streams get to finish at Ctrl-C."""
@@ -85,6 +86,25 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
         return WorkerRange.parse(self.workers)
 
     @property
+    def ranges(self) -> dict[WorkerRole, WorkerRange]:
+        """How many workers there are of each role. Raises ConfigError."""
+        workers = self.worker_range
+        if str(self.decode_workers) == "0":
+            return {self.role: workers}
+        decode = WorkerRange.parse(self.decode_workers, "--decode-workers")
+        least, most = workers.least - decode.least, workers.most - decode.most
+        if not 0 <= least <= most or most < 1:
+            raise ConfigError(
+                f"decode_workers={self.decode_workers} of workers={self.workers} leaves {least} to "
+                f"{most} that compute prompts, must be from few to many, and 1 or more"
+            )
+        return {"decode": decode, "prefill": WorkerRange(least, most)}
+
+    def scale_policies(self) -> dict[WorkerRole, ScalePolicy]:
+        """Raises ConfigError."""
+        return {role: self.scale_policy(workers) for role, workers in self.ranges.items()}
+
+    @property
     def leave_timeout_s(self) -> float:
         """What a worker may take to finish and hand over before it is killed."""
         return self.shutdown_timeout_s + self.hand_over_timeout_s + _LEAVE_MARGIN_S
@@ -116,9 +136,9 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
                 f"nnodes={self.nnodes} is one worker on several hosts: leave "
                 f"workers={self.workers} out"
             )
-        self._check_decode_workers(workers)
+        self._check_roles()
         self.check_parsers()
-        self.scale_policy(workers)
+        self.scale_policies()
         port = self.port or free_port()
         num_cores = len(os.sched_getaffinity(0))
         return replace(
@@ -132,25 +152,15 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
             or (max(1, num_cores // workers.most) if workers.most > 1 else None),
         )
 
-    def _check_decode_workers(self, workers: WorkerRange) -> None:
+    def _check_roles(self) -> None:
         """Raises ConfigError."""
-        if not self.decode_workers:
+        if len(self.ranges) == 1:
             return
         told = f"decode_workers={self.decode_workers}"
         if self.role != "both":
             raise ConfigError(f"{told} gives each worker its role: leave role={self.role} out")
-        if not (workers.is_fixed and 0 < self.decode_workers < workers.most):
-            raise ConfigError(
-                f"{told} needs more workers than that, as a number, not workers={self.workers}"
-            )
         if self.kv_disk_dir is None and not self.scripted:
             raise ConfigError(f"{told} needs kv_disk_dir, where keys and values are handed over")
-
-    def role_of(self, worker_idx: int) -> WorkerRole:
-        """Of the worker with this index."""
-        if not self.decode_workers:
-            return self.role
-        return "decode" if worker_idx < self.decode_workers else "prefill"
 
     @property
     def _own_admin_url(self) -> str:

@@ -79,9 +79,9 @@ class Supervisor:
         self._frontend = self._kept("frontend", launches.frontend)
         self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
         self._fleet = WorkerFleet(
-            lambda idx: self._kept(
+            lambda idx, role: self._kept(
                 f"worker-{idx + 1}",
-                launches.worker(idx),
+                launches.worker(idx, role),
                 self._announce_death,
                 self._gate,
                 reports_ready=True,
@@ -90,7 +90,8 @@ class Supervisor:
             self._publish_state,
             leave_timeout_s=config.leave_timeout_s,
         )
-        self._fleet.add(config.worker_range.least)
+        for role, workers in config.ranges.items():
+            self._fleet.add(workers.least, role)
 
     async def run(self) -> None:
         """Returns after SIGINT, SIGTERM or SIGHUP. Raises JetflockError when it cannot start."""
@@ -219,7 +220,7 @@ class Supervisor:
                 self._say_ready()
                 for worker_id in dead_workers:
                     await self._herald.publish_death(worker_id)
-                if self._config.worker_range.is_fixed:
+                if all(workers.is_fixed for workers in self._config.ranges.values()):
                     await asyncio.Event().wait()  # until cancelled: the connection is needed
                 await self._scaler(sides, card, supervisor_id).run(tasks)
             finally:
@@ -329,7 +330,7 @@ class Supervisor:
             card,
             scaler_id,
             self._fleet,
-            config.scale_policy(config.worker_range),
+            config.scale_policies(),
             config.scale_interval_s,
             config.max_running,
         )

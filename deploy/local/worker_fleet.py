@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from deploy.local.kept_process import KeptProcess
 from shared.liveness.pool_events import STARTING
+from shared.protocol.role_cards import WorkerRole
 
 PublishState = Callable[[str, str], Awaitable[None]]  # worker id, state
 
@@ -19,7 +20,7 @@ class WorkerFleet:
 
     def __init__(
         self,
-        make_kept: Callable[[int], KeptProcess],
+        make_kept: Callable[[int, WorkerRole], KeptProcess],
         run_kept: Callable[[KeptProcess], Awaitable[None]],
         publish_state: PublishState,
         leave_timeout_s: float,
@@ -30,6 +31,7 @@ class WorkerFleet:
         self._leave_timeout_s = leave_timeout_s
         self._members: dict[int, KeptProcess] = {}
         self._leaving: dict[int, KeptProcess] = {}
+        self._roles: dict[int, WorkerRole] = {}  # of both, as they were given
         self._is_closed = False
 
     @property
@@ -38,9 +40,13 @@ class WorkerFleet:
         return list(self._members.values())
 
     @property
-    def ids(self) -> set[str]:
-        """The ids of the members, as they were started last."""
-        return {kept.launch.id for kept in self._members.values()}
+    def roles(self) -> dict[str, WorkerRole]:
+        """Of the members, by their ids as they were started last."""
+        return {kept.launch.id: self._roles[idx] for idx, kept in self._members.items()}
+
+    def size(self, role: WorkerRole) -> int:
+        """Members that were given this role."""
+        return len(self._of(role))
 
     @property
     def failure(self) -> str:
@@ -52,13 +58,14 @@ class WorkerFleet:
     def leaving_ids(self) -> set[str]:
         return {kept.launch.id for kept in self._leaving.values()}
 
-    def add(self, count: int) -> list[KeptProcess]:
+    def add(self, count: int, role: WorkerRole) -> list[KeptProcess]:
         """New members, not started yet."""
         added = []
         for _ in range(count):
             used = self._members.keys() | self._leaving.keys()
             idx = next(idx for idx in range(len(used) + 1) if idx not in used)
-            self._members[idx] = self._make_kept(idx)
+            self._roles[idx] = role
+            self._members[idx] = self._make_kept(idx, role)
             added.append(self._members[idx])
         return added
 
@@ -67,19 +74,22 @@ class WorkerFleet:
         await self._publish_state(kept.launch.id, STARTING)
         await self._run_kept(kept)
 
-    def resize(self, count: int, loads: Mapping[str, int], tasks: asyncio.TaskGroup) -> None:
-        """Start or stop as many as it takes; returns before they are up or gone.
+    def resize(
+        self, count: int, role: WorkerRole, loads: Mapping[str, int], tasks: asyncio.TaskGroup
+    ) -> None:
+        """Start or stop as many of a role as it takes; returns before they are up or gone.
 
         Who is not ready serves nobody, and goes first; then who has the fewest requests, which are
         handed over.
         """
         if self._is_closed:
             return
-        for kept in self.add(count - len(self._members)):
+        members = self._of(role)
+        for kept in self.add(count - len(members), role):
             kept.mark_ready()  # from now on a failure is nobody's but its own
             tasks.create_task(self.run_member(kept))
-        by_worth = sorted(self._members, key=lambda idx: (self._load(idx, loads), -idx))
-        for idx in by_worth[: max(0, len(self._members) - count)]:
+        by_worth = sorted(members, key=lambda idx: (self._load(idx, loads), -idx))
+        for idx in by_worth[: max(0, len(members) - count)]:
             self._leaving[idx] = self._members.pop(idx)
             tasks.create_task(self._see_off(idx))
 
@@ -95,6 +105,9 @@ class WorkerFleet:
         """All of them, for good; returns when they are gone."""
         self.close()
         await asyncio.gather(*(kept.stop(timeout_s) for kept in self.everybody))
+
+    def _of(self, role: WorkerRole) -> list[int]:
+        return [idx for idx in self._members if self._roles[idx] == role]
 
     def _load(self, idx: int, loads: Mapping[str, int]) -> int:
         return loads.get(self._members[idx].launch.id, -1)

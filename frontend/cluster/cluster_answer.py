@@ -155,6 +155,7 @@ class ScaleChange(WireStruct, frozen=True, kw_only=True, tag_field="event", tag=
     oldest_wait_s: float
     requests_per_s: float
     worker_tokens_per_s: float
+    role: str  # of the workers that are counted; both: of all
 
 
 class HopView(ClusterStruct, frozen=True, kw_only=True):

@@ -112,8 +112,9 @@ def event_line(event: PoolEvent) -> str:
             detail = f" ({event.detail})" if event.detail else ""
             return f"{head}  {event.worker} on {event.host} is {event.state}{detail}"
         case ScaleEvent():
+            kind = "" if event.role == "both" else f"{event.role} "
             return (
-                f"{head}  workers {event.num_workers} to {event.num_wanted}: {event.reason}, "
+                f"{head}  {kind}workers {event.num_workers} to {event.num_wanted}: {event.reason}, "
                 f"{event.need:g} needed; {event.num_waiting} requests wait, the oldest for "
                 f"{event.oldest_wait_s:.1f} s, {event.num_running} run"
             )

@@ -272,7 +272,7 @@ def _understood(words: tuple[str, ...]) -> tuple[ServeConfig, str]:
     if not Path(model).expanduser().exists() and not is_hub_id(model):
         raise ConfigError(f"there is no model at {model!r}")
     assert isinstance(config, ServeConfig)
-    _ = config.worker_range
+    _ = config.ranges
     return config, model
 
 

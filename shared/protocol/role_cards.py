@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -42,6 +43,11 @@ class WorkDone(msgspec.Struct, frozen=True, omit_defaults=True):
     num_fenced: int = 0  # requests lost to another worker
     num_prefix_queries: int = 0  # prompt tokens looked up in the prefix cache, by this engine
     num_prefix_hits: int = 0  # of which were found
+
+    def since(self, before: WorkDone) -> WorkDone:
+        """What was done between the two."""
+        ours, theirs = msgspec.structs.astuple(self), msgspec.structs.astuple(before)
+        return WorkDone(*map(operator.sub, ours, theirs))
 
 
 class GpuCard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,6 +109,7 @@ class WorkerCard(msgspec.Struct, frozen=True, omit_defaults=True):
     pages: str = ""  # of its engine: the place where it and others with the same share their pages
     sends_pages_at: str = ""  # HOST:PORT, where other workers can fetch what is there
     fetches_pages: bool = False  # of others who say where
+    num_kept: int = 0  # requests that no worker of role decode takes from it
 
 
 class WorkerEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", tag="worker"):
@@ -136,6 +143,7 @@ class ScaleEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t",
     oldest_wait_s: float
     requests_per_s: float  # that arrive
     worker_tokens_per_s: float  # of a full worker; 0: not known yet
+    role: WorkerRole = "both"  # of the workers that are counted; both: of all
 
 
 PoolEvent: TypeAlias = WorkerEvent | ScaleEvent

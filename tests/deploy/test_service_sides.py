@@ -103,7 +103,7 @@ async def test_what_both_sides_ask_for_is_counted(
             request = cluster.subjects.request(card.pool, "interactive", "", new_rid())
             await cluster.js.publish(request, b"x")
         await show_worker(cluster, card, f"of-{cluster.subjects.prefix}")
-    seen = (await watch.look({"of-blue"}, set())).snapshot
+    seen = (await watch.look({"of-blue": "both"}, set())).snapshots["both"]
     assert seen.num_waiting == 3
     assert (seen.num_ready, seen.num_others) == (2, 1)
 

@@ -13,6 +13,7 @@ from deploy.autoscale.scale_config import WorkerRange
 from deploy.local.kept_process import KeptProcess, Launch
 from deploy.local.worker_fleet import WorkerFleet
 from shared.errors import ConfigError
+from shared.protocol.role_cards import WorkerRole
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +30,7 @@ class Fleet:
         self.num_launched = 0
         self.fleet = WorkerFleet(self.make_kept, KeptProcess.run, self.tell, leave_timeout_s=5)
 
-    def make_kept(self, idx: int) -> KeptProcess:
+    def make_kept(self, idx: int, _role: WorkerRole) -> KeptProcess:
         def launch() -> Launch:
             self.num_launched += 1
             command = [sys.executable, "-c", self.script]
@@ -54,13 +55,15 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_those_that_serve_nobody_leave_first() -> None:
     fleet = Fleet()
     async with asyncio.TaskGroup() as tasks:
-        fleet.fleet.resize(4, {}, tasks)
+        fleet.fleet.resize(4, "both", {}, tasks)
         await until(lambda: all(kept.pid for kept in fleet.fleet.members))
         assert fleet.told == [(f"{idx}-{idx + 1}", "starting") for idx in range(4)]
-        fleet.fleet.resize(3, {"0-1": 3, "1-2": 0, "3-4": 5}, tasks)
+        fleet.fleet.resize(3, "both", {"0-1": 3, "1-2": 0, "3-4": 5}, tasks)
         assert fleet.names == ["0", "1", "3"], "2 is not ready"
-        fleet.fleet.resize(1, {"0-1": 3, "1-2": 0, "3-4": 5}, tasks)
+        fleet.fleet.resize(1, "both", {"0-1": 3, "1-2": 0, "3-4": 5}, tasks)
         assert fleet.names == ["3"], "it has most to do"
+        fleet.fleet.resize(0, "decode", {"3-4": 5}, tasks)
+        assert fleet.names == ["3"], "it has another role"
         assert fleet.fleet.leaving_ids >= {"1-2", "0-1"}
         await until(lambda: not fleet.fleet.leaving_ids)
         await fleet.fleet.stop(5)
@@ -70,10 +73,10 @@ async def test_the_place_of_one_that_leaves_is_not_taken() -> None:
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); "
     fleet = Fleet(stubborn + "time.sleep(1000)")
     async with asyncio.TaskGroup() as tasks:
-        fleet.fleet.resize(2, {}, tasks)
+        fleet.fleet.resize(2, "both", {}, tasks)
         await until(lambda: len(fleet.said) == 2)
-        fleet.fleet.resize(1, {"0-1": 1}, tasks)
-        fleet.fleet.resize(2, {"0-1": 1}, tasks)
+        fleet.fleet.resize(1, "both", {"0-1": 1}, tasks)
+        fleet.fleet.resize(2, "both", {"0-1": 1}, tasks)
         assert fleet.names == ["0", "2"]
         await fleet.fleet.stop(0.1)
 
@@ -81,10 +84,10 @@ async def test_the_place_of_one_that_leaves_is_not_taken() -> None:
 async def test_one_that_keeps_dying_stays_a_member_and_is_not_hurried() -> None:
     fleet = Fleet("raise SystemExit(2)")
     async with asyncio.TaskGroup() as tasks:
-        fleet.fleet.resize(1, {}, tasks)
+        fleet.fleet.resize(1, "both", {}, tasks)
         await until(lambda: sum("starting it again" in line for line in fleet.said) == 3)
         for _ in range(100):
-            fleet.fleet.resize(1, {}, tasks)
+            fleet.fleet.resize(1, "both", {}, tasks)
         delays = [line.rsplit(" ", 2)[1] for line in fleet.said]
         assert delays == ["0.2", "0.4", "0.8"]
         assert fleet.num_launched == 3
@@ -95,7 +98,7 @@ async def test_a_closed_fleet_starts_nobody() -> None:
     fleet = Fleet()
     async with asyncio.TaskGroup() as tasks:
         await fleet.fleet.stop(1)
-        fleet.fleet.resize(3, {}, tasks)
+        fleet.fleet.resize(3, "both", {}, tasks)
         assert fleet.names == []
 
 

@@ -489,6 +489,12 @@ MAPS |= {
     "scale_event": ScaleEvent(
         1.5, "p", "m", "scaler-1", 1, 2, "reason", 1.5, 1, 2, 3, 4, 5, 0.5, 1.5, 2.5
     ),
+    "scale_event-prefill": ScaleEvent(
+        1.5, "p", "m", "scaler-1", 1, 2, "reason", 1.5, 1, 2, 3, 4, 5, 0.5, 1.5, 2.5, "prefill"
+    ),
+    "worker-keeps": WorkerCard(
+        "worker-1", "p", "m", "r1", WorkerState.READY, role="prefill", num_kept=2
+    ),
 }  # fmt: skip
 
 

@@ -117,6 +117,7 @@ class HeldRequest:
     trace: RunTrace | None = None  # None: nobody records it
     watched: asyncio.Event | None = None  # set at its first progress, or when it is gone
     stays_until: float = 0.0  # before, nobody else is asked to decode it
+    is_kept: bool = False  # nobody else had room to decode it, when last asked
     queued_by: float = field(default_factory=time.monotonic)  # by then it was in the queue
     num_restated: int = 0
     restated_at: float = field(default_factory=time.monotonic)

@@ -64,14 +64,18 @@ class DecodeHandOver:
         held.stays_until = time.monotonic() + _ASK_AGAIN_S
         worker = self._roles.decoder(pages, self._weights.revision)
         if worker is None:
-            self._metrics.kept.inc()
+            self._keep(held)
             return
         with self._capacity.reserved():
             if await self._ask(worker, held, OfferKind.ROOM) is not OfferVerdict.TAKEN:
-                self._metrics.kept.inc()
+                self._keep(held)
                 self._roles.forget(worker)
             elif await self._hand_over.release_one(held, _RELEASE_S):
                 await self._hand_to(worker, held)
+
+    def _keep(self, held: HeldRequest) -> None:
+        held.is_kept = True
+        self._metrics.kept.inc()
 
     async def _hand_to(self, worker: str, held: HeldRequest) -> None:
         verdict = await self._ask(worker, held, OfferKind.RELEASED)

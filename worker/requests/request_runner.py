@@ -190,6 +190,13 @@ class RequestRunner:
         return len(self.parts.held_requests)
 
     @property
+    def num_kept(self) -> int:
+        """Requests that another worker should decode, and none has room for."""
+        if self.parts.roles.role != "prefill":
+            return 0
+        return sum(held.is_kept and held.is_active for held in self.parts.held_requests)
+
+    @property
     def step_age_s(self) -> float:
         """Seconds since the last step while there is something to do."""
         return self.parts.hang_watch.step_age_s
