@@ -47,6 +47,8 @@ def _role(process: psutil.Process) -> str:
         return ""
     if words and words[0].endswith("nats-server"):
         return "nats-server"
+    if "deploy.local.front_process" in words[:5]:
+        return "frontend"
     for role in ("frontend", "detok", "worker", "worker.engine"):
         if role in words[:5]:
             return role

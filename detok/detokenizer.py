@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
-
-from prometheus_client import CollectorRegistry
 
 from detok.config import DetokConfig
 from detok.decode_spans import DecodeSpans
@@ -24,15 +20,15 @@ from detok.text_outbox import TextOutbox
 from detok.tokenizer_cache import TokenizerCache
 from detok.worker_watch import Holders, WorkerWatch
 from shared.broker.named_subjects import NamedSubjects
+from shared.broker.text_readers import TextReaders
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cli.shutdown import Shutdown
-from shared.cluster import Cluster, open_cluster
+from shared.cluster import Cluster
 from shared.errors import BrokerUnavailable
 from shared.event_wait import beat_s
 from shared.failover.server_watch import CUT_OFF
 from shared.liveness.heartbeat import Heartbeat
 from shared.liveness.log_watch import LogMark, LogWatch
-from shared.liveness.move_watch import MoveWatch, newer_side
 from shared.protocol.role_cards import RoleCard
 from shared.status.health import Checkup
 from shared.subjects import new_incarnation
@@ -56,7 +52,9 @@ class Detokenizer:
         config: DetokConfig,
         detok_id: str | None = None,
         tracer: Tracer = NO_TRACER,
+        readers: TextReaders | None = None,
     ) -> None:
+        """`readers` are those of this process."""
         self.id = detok_id or config.detok_id or new_incarnation(ROLE)
         self.stats = DetokStats()
         self.malformed = cluster.malformed
@@ -68,7 +66,13 @@ class Detokenizer:
         self._tokenizers = TokenizerCache(
             ModelCatalog(cluster), config.tokenizer_cache_size, lambda _: self._tell_rest()
         )
-        self._outbox = TextOutbox(cluster.nc, self.id, self.stats, NamedSubjects(cluster.subjects))
+        self._outbox = TextOutbox(
+            cluster.nc,
+            self.id,
+            self.stats,
+            NamedSubjects(cluster.subjects),
+            TextReaders() if readers is None else readers,
+        )
         self._worker_watch = WorkerWatch(cluster, self.stats, self._holders)
         self._services = DetokServices(
             cluster=cluster,
@@ -212,82 +216,3 @@ class Detokenizer:
             catching_up=sum(not p.is_caught_up for p in partitions),
             lag=sum(p.num_pending for p in partitions),
         )
-
-
-class BothSides:
-    """A process of a service that moves: it has one detokenizer for each side.
-
-    Runs `first` until it is asked to stop; and another one on the streams that it moves to, from
-    the moment when these are announced.
-    """
-
-    def __init__(
-        self,
-        first: Detokenizer,
-        cluster: Cluster,
-        config: DetokConfig,
-        registry: CollectorRegistry,
-        tracer: Tracer = NO_TRACER,
-    ) -> None:
-        self._first = first
-        self._config = config
-        self._registry = registry
-        self._tracer = tracer
-        self._move = MoveWatch(cluster)
-        self._second: Detokenizer | None = None
-        registry.register(first.collector)
-
-    def checkup(self) -> Checkup:
-        """Ready: both are."""
-        sides = [self._first] if self._second is None else [self._first, self._second]
-        if self._move.over.is_set():
-            sides = sides[1:]
-        return Checkup(not_ready=tuple(why for side in sides for why in side.checkup().not_ready))
-
-    async def run(self) -> None:
-        """Raises OutdatedBuild when that was why it stopped."""
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._move.run())
-            following = tasks.create_task(self._follow())
-            first = tasks.create_task(self._run_first())
-            await self._first.shutdown.asked.wait()
-            if self._second is None:
-                following.cancel()
-            else:
-                self._second.shutdown.ask()
-            watching.cancel()
-            await first
-
-    async def _run_first(self) -> None:
-        running = asyncio.create_task(self._first.run())
-        over = asyncio.create_task(self._move.over.wait())
-        try:
-            await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over.cancel()
-            if not running.done():
-                running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-
-    async def _follow(self) -> None:
-        async with newer_side(self._move, self._config, self._opened) as second:
-            self._second = second
-            if self._first.shutdown.asked.is_set():
-                return
-            async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(second.run())
-                showing = tasks.create_task(self._show_second(second))
-                await running
-                showing.cancel()
-
-    @contextlib.asynccontextmanager
-    async def _opened(self, config: DetokConfig) -> AsyncIterator[Detokenizer]:
-        async with open_cluster(config, self._first.id) as cluster:
-            yield Detokenizer(cluster, config, self._first.id, self._tracer)
-
-    async def _show_second(self, second: Detokenizer) -> None:
-        """In the metrics, from the moment when it has the new requests."""
-        await self._move.closed.wait()
-        self._registry.unregister(self._first.collector)
-        self._registry.register(second.collector)

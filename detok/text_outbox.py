@@ -1,5 +1,5 @@
-"""Text that nobody has heard, and how it is published: all chunks of one turn of the loop, one
-message a reply subject."""
+"""Text that nobody has heard, and how it is said: all chunks of one turn of the loop, in one
+message a reply subject, or one call."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from detok.decode_status import DecodeStatus
 from detok.detok_stats import DetokStats
 from detok.tokenizer_cache import TokenizerCache
 from shared.broker.named_subjects import NamedSubjects
+from shared.broker.text_readers import TextReaders
 from shared.protocol.codec import encode_text_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.text import TextChunk, TextFrame
@@ -87,9 +88,18 @@ class ChunkSource(Protocol):
 class TextOutbox:
     """Nothing is held back for time: messages already delivered are folded, then all is sent."""
 
-    def __init__(self, nc: Client, detok_id: str, stats: DetokStats, told: NamedSubjects) -> None:
+    def __init__(
+        self,
+        nc: Client,
+        detok_id: str,
+        stats: DetokStats,
+        told: NamedSubjects,
+        readers: TextReaders,
+    ) -> None:
+        """`readers` are those of this process."""
         self._nc = nc
         self._told = told
+        self.readers = readers
         self._detok_id = detok_id
         self._stats = stats
         self._sources: dict[ChunkSource, None] = {}
@@ -134,7 +144,9 @@ class TextOutbox:
                     num_ids = 0
                     await asyncio.sleep(0)
         for subject, chunks in by_subject.items():
-            if self._told.is_text_subject(subject):
+            if self.readers.deliver(subject, chunks):
+                self._stats.chunks += len(chunks)
+            elif self._told.is_text_subject(subject):
                 await self._send_chunks(subject, chunks)
             else:
                 log.warning("no_text_subject", subject=subject[:80])

@@ -21,6 +21,7 @@ from frontend.both_sides import BothSides
 from frontend.config import ROLE, FrontendConfig
 from frontend.inference.inference import Inference
 from frontend.metrics import FrontendMetrics
+from shared.broker.text_readers import TextReaders
 from shared.cli.garbage import settle_garbage
 from shared.cluster import Cluster, open_cluster
 from shared.failover.companion_connection import companion_connection
@@ -100,9 +101,13 @@ class Frontend:
 
 
 async def serve(
-    config: FrontendConfig, frontend_id: str, listener: socket.socket, tracer: Tracer
+    config: FrontendConfig,
+    frontend_id: str,
+    listener: socket.socket,
+    tracer: Tracer,
+    readers: TextReaders | None = None,
 ) -> None:
-    """Run one frontend until SIGTERM or SIGINT."""
+    """Run one frontend until SIGTERM or SIGINT. It is added to the `readers` of this process."""
     metrics = FrontendMetrics(new_registry(ROLE))
     metrics.startup.note_process()
     metrics.startup.enter("connect")
@@ -113,7 +118,9 @@ async def serve(
         service_connection(config, frontend_id, cluster.nc) as service_nc,
     ):
         metrics.startup.enter("start service")
-        process = ProcessParts.of(config, frontend_id, listener, service_nc, metrics, tracer)
+        process = ProcessParts.of(
+            config, frontend_id, listener, service_nc, metrics, tracer, readers
+        )
         frontend = Frontend(process, cluster)
         frontend.shutdown.listen(lambda: config.shutdown_timeout_s)
         settle_garbage()

@@ -29,6 +29,7 @@ class RolePrograms:
     """How each role is started; tests put stand-ins here."""
 
     frontend: Sequence[str] = (sys.executable, "-P", "-m", "frontend")
+    front: Sequence[str] = (sys.executable, "-P", "-m", "deploy.local.front_process")
     worker: Sequence[str] = (sys.executable, "-P", "-m", "worker")
     detok: Sequence[str] = (sys.executable, "-P", "-m", "detok")
     admin: Sequence[str] = (sys.executable, "-P", "-m", "jetflock.commands.admin")
@@ -65,6 +66,16 @@ class RoleLaunches:
             self._env(FrontendConfig, exclude=("host", "port")),
             frontend_id,
         )
+
+    def front(self) -> Launch:
+        """Frontend and detokenizer in one process; its id is that of the detokenizer, for which
+        others have to speak when it has died.
+        """
+        config, detok_id = self._config, new_incarnation("detok")
+        words = ("--host", config.host, "--port", str(config.port), "--detok-id", detok_id)
+        env = self._env(FrontendConfig, exclude=("host", "port"))
+        env |= self._env(DetokConfig, exclude=("detok_id",))
+        return Launch([*self._programs.front, *words], env, detok_id)
 
     def detok(self) -> Launch:
         detok_id = new_incarnation(self._config.detok_id or "detok")

@@ -52,6 +52,8 @@ class ServeConfig(FrontendConfig, DetokConfig, WorkerConfig, ScaleConfig):
     """Worker processes, or a range as 0..4."""
     decode_workers: int | str = 0
     """Of these: as many have --role decode, and the others --role prefill; 0: all do both."""
+    detok_process: bool = False
+    """Run the detokenizer in a process of its own: more CPU a token, on one more core."""
     shutdown_timeout_s: float = 1.0
     """Time that running requests and their streams get to finish at Ctrl-C."""
     admin_port: int = 0

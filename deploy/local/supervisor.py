@@ -75,9 +75,14 @@ class Supervisor:
         self._gate = StartGate()
         self._nats = None if nats_child is None else self._kept("nats", nats_child.launch)
         self._detok_herald: DetokHerald | None = None  # likewise
-        self._detok = self._kept("detok", launches.detok, self._announce_detok_death)
-        self._frontend = self._kept("frontend", launches.frontend)
+        if config.detok_process:
+            self._frontend = self._kept("frontend", launches.frontend)
+            self._detok = self._kept("detok", launches.detok, self._announce_detok_death)
+        else:
+            self._frontend = self._kept("frontend", launches.front, self._announce_detok_death)
+            self._detok = self._frontend  # it is both
         self._admin = [self._kept("admin", launches.admin)] if config.admin_port else []
+        self._services = list(dict.fromkeys((self._detok, self._frontend, *self._admin)))
         self._fleet = WorkerFleet(
             lambda idx, role: self._kept(
                 f"worker-{idx + 1}",
@@ -213,7 +218,7 @@ class Supervisor:
                         lambda each: PoolCare(each, card, supervisor_id, self._fleet).run()
                     )
                 )
-                for kept in (self._detok, self._frontend, *self._admin):
+                for kept in self._services:
                     self._run_part(kept, tasks)
                 await self._wait_until_ready(sides)
                 limit.reschedule(None)
@@ -247,7 +252,7 @@ class Supervisor:
         await register_served(cluster, self._files, self._config)
 
     async def _wait_until_ready(self, sides: ServiceSides) -> None:
-        waiting = {self._detok, self._frontend, *self._admin, *self._fleet.members}
+        waiting = {*self._services, *self._fleet.members}
         while waiting:
             with contextlib.suppress(BrokerError):
                 for kept, card in (await self._newly_ready(sides, waiting)).items():
@@ -271,18 +276,15 @@ class Supervisor:
         self, sides: ServiceSides, waiting: set[KeptProcess]
     ) -> dict[KeptProcess, WorkerCard | None]:
         """Workers with their cards."""
-        ready: dict[KeptProcess, WorkerCard | None] = {}
-        if self._frontend in waiting and await self._frontend_answers():
-            ready[self._frontend] = None
-        if waiting & set(self._admin) and await self._admin_answers():
-            ready |= dict.fromkeys(self._admin)
-        if self._detok in waiting:
-            cluster = sides.oldest
-            num_owned = len(await OwnerTable(cluster.js, cluster.subjects).holders())
-            num_partitions = cluster.subjects.num_partitions
-            self._progress.update("detok", "taking partitions", num_owned / num_partitions)
-            if num_owned >= num_partitions:
-                ready[self._detok] = None
+        missing: set[KeptProcess] = set()
+        if self._frontend in waiting and not await self._frontend_answers():
+            missing.add(self._frontend)
+        if waiting & set(self._admin) and not await self._admin_answers():
+            missing |= set(self._admin)
+        if self._detok in waiting and not await self._partitions_are_owned(sides.oldest):
+            missing.add(self._detok)
+        found = waiting.intersection(self._services) - missing
+        ready: dict[KeptProcess, WorkerCard | None] = dict.fromkeys(found)
         cards = {card.worker: card for card in await sides.worker_cards()}
         for kept in self._fleet.members:
             card = cards.get(kept.launch.id)
@@ -299,6 +301,12 @@ class Supervisor:
                     self._files.num_weight_bytes if is_counted else 0,
                 )
         return ready
+
+    async def _partitions_are_owned(self, cluster: Cluster) -> bool:
+        num_owned = len(await OwnerTable(cluster.js, cluster.subjects).holders())
+        num_partitions = cluster.subjects.num_partitions
+        self._progress.update(self._detok.name, "taking partitions", num_owned / num_partitions)
+        return num_owned >= num_partitions
 
     async def _frontend_answers(self) -> bool:
         return await answers_ok(reachable_host(self._config.host), self._config.port, "/ready")
@@ -365,7 +373,7 @@ class Supervisor:
         for role in roles:
             role.kill()
         waiting.cancel()
-        last = (self._detok, *self._admin)
+        last = [kept for kept in self._services if kept is not self._frontend]
         await asyncio.gather(*(kept.stop(_STOP_MARGIN_S) for kept in last))
 
 

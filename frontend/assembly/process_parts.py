@@ -23,6 +23,7 @@ from frontend.surfaces.tools.answer_styles import AnswerStyles
 from frontend.tenants.auth import ApiKeys
 from frontend.tenants.key_file import KeyWatch
 from frontend.tenants.ledger import TenantLedger
+from shared.broker.text_readers import TextReaders
 from shared.cli.shutdown import Shutdown
 from shared.machine.host_limits import available_memory_bytes
 from shared.telemetry.loop_watch import LoopWatch
@@ -41,6 +42,7 @@ class ProcessParts:
     service_nc: Client | None  # of the NATS service; None: there is none
     metrics: FrontendMetrics
     tracer: Tracer
+    readers: TextReaders  # of text that is made in this process
     shutdown: Shutdown
     ledger: TenantLedger
     keys: ApiKeys
@@ -62,6 +64,7 @@ class ProcessParts:
         service_nc: Client | None,
         metrics: FrontendMetrics,
         tracer: Tracer,
+        readers: TextReaders | None = None,
     ) -> Self:
         """Raises ConfigError when a file of keys cannot be read."""
         keys = ApiKeys(config.api_keys())
@@ -76,6 +79,7 @@ class ProcessParts:
             service_nc=service_nc,
             metrics=metrics,
             tracer=tracer,
+            readers=TextReaders() if readers is None else readers,
             shutdown=Shutdown(),
             ledger=TenantLedger(),
             keys=keys,

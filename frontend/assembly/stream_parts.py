@@ -66,6 +66,7 @@ class StreamParts:
         router = ReplyRouter(
             cluster.nc,
             subjects.reply(process.frontend_id),
+            process.readers,
             process.ledger,
             cluster.malformed,
             metrics,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -16,9 +17,11 @@ from frontend.streams.alarms import Alarms
 from frontend.streams.generation import Generation
 from frontend.tenants.ledger import TenantLedger
 from frontend.text.text_stream import TextStream
+from shared.broker.text_readers import TextReaders
 from shared.errors import ProtocolError
 from shared.nats_client.prompt_client import prompt
 from shared.protocol.codec import decode_text_frame
+from shared.protocol.text import TextChunk
 from shared.telemetry.log import get_logger
 from shared.telemetry.malformed_count import MalformedCount
 
@@ -46,11 +49,14 @@ class ReplyRouter:
         self,
         nc: Client,
         subject: str,
+        readers: TextReaders,
         ledger: TenantLedger,
         malformed: MalformedCount,
         metrics: StreamMetrics,
     ) -> None:
+        """`readers` are those of this process."""
         self._nc = nc
+        self._readers = readers
         self._malformed = malformed
         self._metrics = metrics
         self._ledger = ledger
@@ -66,6 +72,7 @@ class ReplyRouter:
         self.in_use = asyncio.Event()  # set while there are generations
 
     async def start(self) -> None:
+        self._readers.add(self.subject, self.receive)
         self._subscription = await self._nc.subscribe(
             self.subject, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
@@ -159,16 +166,21 @@ class ReplyRouter:
 
     @prompt
     async def _on_message(self, message: Msg) -> None:
+        """Of a detokenizer in another process."""
         try:
             frame = decode_text_frame(message.data)
         except ProtocolError as exc:
             self._malformed.note(message.subject, exc)
             log.error("bad_text_frame", error=str(exc))
             return
+        self.receive(frame.chunks)
+
+    def receive(self, chunks: Sequence[TextChunk]) -> None:
+        """Hand text to the streams that it is for."""
         readings = self._readings
         now = asyncio.get_running_loop().time()
         latest_ask_at = now + SILENCE_S
-        for chunk in frame.chunks:
+        for chunk in chunks:
             for reading in readings.get(chunk.rid, ()):
                 stream = reading.stream
                 stream.receive(chunk, now)

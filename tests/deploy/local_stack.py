@@ -17,6 +17,11 @@ from tests.forked_program import ForkedProgram, ModuleWords
 from tests.nats_server import free_port
 
 STAND_INS = (sys.executable, "-m", "tests.deploy.stand_in_stack")
+_FRONT = {
+    "frontend",
+    "front",
+    "deploy.local.front_process",
+}  # of a stand-in, and with a detokenizer
 REAL_ROLES = (sys.executable, "-m", "jetflock", "serve")
 REPOSITORY = Path(__file__).parents[2]
 
@@ -125,10 +130,11 @@ class LocalStack:
 
     def roles(self, name: str) -> list[psutil.Process]:
         """The processes of a role, by a word at the start of their command lines."""
+        words = _FRONT if name == "frontend" else {name}
         return [
             process
             for process in psutil.Process(self.process.pid).children()
-            if any(name == Path(word).name for word in _words(process)[:4])
+            if any(Path(word).name in words for word in _words(process)[:4])
         ]
 
     def role(self, name: str) -> psutil.Process:

@@ -70,10 +70,16 @@ async def run(role: str, argv: list[str]) -> None:
         queue_max_bytes=int(os.environ.get("JETFLOCK_QUEUE_MAX_BYTES", 1 << 30)),
     )
     async with open_cluster(config, role) as cluster:
-        play = {"frontend": play_frontend, "detok": play_detok, "worker": play_worker}[role]
-        playing = asyncio.create_task(play(cluster, argv))
+        plays = {
+            "frontend": [play_frontend],
+            "detok": [play_detok],
+            "front": [play_frontend, play_detok],
+            "worker": [play_worker],
+        }
+        playing = [asyncio.create_task(play(cluster, argv)) for play in plays[role]]
         await stopping.wait()
-        playing.cancel()
+        for each in playing:
+            each.cancel()
 
 
 async def play_frontend(cluster: Cluster, argv: list[str]) -> None:

@@ -12,6 +12,9 @@ _ROLE = (sys.executable, "-m", "tests.deploy.stand_in_role")
 if __name__ == "__main__":
     program(
         RolePrograms(
-            frontend=(*_ROLE, "frontend"), worker=(*_ROLE, "worker"), detok=(*_ROLE, "detok")
+            frontend=(*_ROLE, "frontend"),
+            front=(*_ROLE, "front"),
+            worker=(*_ROLE, "worker"),
+            detok=(*_ROLE, "detok"),
         )
     ).run()

@@ -71,7 +71,7 @@ def test_it_says_what_it_does_and_what_the_start_took(make_stack: MakeStack) -> 
     done = subprocess.run([*shlex.split(line)[:-2], "--help"], cwd="/", env={}, check=False)
     assert done.returncode == 0  # as printed, with nothing on PATH, from anywhere
     rows = [line.split()[0] for line in stack.out.splitlines() if re.search(r"\d\.\d\d$", line)]
-    assert set(rows) == {"this", "nats", "streams", "model", "detok", "frontend", "worker-1"}
+    assert set(rows) == {"this", "nats", "streams", "model", "frontend", "worker-1"}
 
 
 def test_sigterm_ends_it_as_well(make_stack: MakeStack) -> None:
@@ -124,7 +124,7 @@ def test_third_ctrl_c_waits_for_nobody(make_stack: MakeStack) -> None:
 def test_kill_9_leaves_no_orphan(make_stack: MakeStack) -> None:
     stack = make_stack("--workers", "2").start().wait_ready()
     tree = stack.processes()
-    assert len(tree) == 7  # nats-server, detok, frontend, two workers with an engine each
+    assert len(tree) == 6  # nats-server, frontend, two workers with an engine each
     stack.process.kill()
     wait_until(lambda: not any_alive(tree), timeout_s=3)
 
@@ -186,7 +186,7 @@ def test_a_role_that_refuses_its_configuration_ends_all(make_stack: MakeStack) -
 
 
 def test_a_role_that_keeps_dying_ends_all(make_stack: MakeStack) -> None:
-    stack = make_stack(env={"STAND_IN_DETOK": "crash"}).start()
+    stack = make_stack("--detok-process", env={"STAND_IN_DETOK": "crash"}).start()
     assert stack.wait_exit() == 2
     assert "detok died 4 times before it was ready" in stack.err.splitlines()[-1]
 

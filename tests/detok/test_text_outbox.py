@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import nats.errors
 import pytest
@@ -15,6 +15,7 @@ from detok.chunk_pieces import num_bytes_of, pieces_of
 from detok.detok_stats import DetokStats
 from detok.text_outbox import TextOutbox
 from shared.broker.named_subjects import NamedSubjects
+from shared.broker.text_readers import TextReaders
 from shared.protocol.codec import decode_text_frame
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.text import TextChunk
@@ -46,7 +47,8 @@ class FakeSource:
 
 def make_outbox() -> tuple[TextOutbox, FakeClient, DetokStats]:
     client, stats = FakeClient(), DetokStats()
-    return TextOutbox(client, "detok-1", stats, NamedSubjects(Subjects())), client, stats  # type: ignore[arg-type]
+    told = NamedSubjects(Subjects())
+    return TextOutbox(client, "detok-1", stats, told, TextReaders()), client, stats  # type: ignore[arg-type]
 
 
 async def test_one_message_a_reply_subject() -> None:
@@ -58,6 +60,26 @@ async def test_one_message_a_reply_subject() -> None:
     sent = {subject: decode_text_frame(payload).chunks for subject, payload in client.sent}
     assert sent == {"jf.out.a": [chunks[0], chunks[2]], "jf.out.b": [chunks[1], chunks[2]]}
     assert (stats.chunks, stats.text_frames) == (4, 2)
+
+
+async def test_a_reader_in_this_process_hears_it_by_a_call_and_may_fail() -> None:
+    outbox, client, stats = make_outbox()
+    heard: list[TextChunk] = []
+
+    def fail(chunks: Sequence[TextChunk]) -> None:
+        heard.extend(chunks)
+        raise RuntimeError
+
+    outbox.readers.add("jf.out.a", heard.extend)
+    outbox.readers.add("jf.out.b", fail)
+    chunks = [TextChunk(f"r{i}", 1, 0, "text", [i]) for i in range(3)]
+    subjects = ["jf.out.a", "jf.out.b", "jf.out.c"]
+    outbox.mark(FakeSource(*((subjects[i:], chunks[i]) for i in range(3))))
+    await outbox.flush()
+    assert heard == [chunks[0], *chunks[:2]]
+    [(subject, payload)] = client.sent
+    assert (subject, decode_text_frame(payload).chunks) == ("jf.out.c", chunks)
+    assert (stats.chunks, stats.text_frames) == (6, 1)
 
 
 async def test_nothing_but_a_delivery_is_acknowledged() -> None:

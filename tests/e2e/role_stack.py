@@ -177,6 +177,13 @@ class RoleStack:
         self.ports[role.name] = port
         return role
 
+    def start_front(self, *flags: str) -> RoleProcess:
+        """A frontend with a detokenizer in its process."""
+        port = free_port()
+        role = self._start("deploy.local.front_process", "--port", str(port), *flags)
+        self.ports[role.name] = port
+        return role
+
     def start_detok(self, *flags: str) -> RoleProcess:
         return self._start("detok", *flags)
 
@@ -199,7 +206,7 @@ class RoleStack:
         return process
 
     def url(self, frontend: RoleProcess | None = None) -> str:
-        role = frontend or next(r for r in self.roles if r.name.startswith("frontend"))
+        role = frontend or next(r for r in self.roles if r.name in self.ports)
         return f"http://127.0.0.1:{self.ports[role.name]}"
 
     async def wait_ready(self, num_workers: int, timeout_s: float = 60.0) -> None:

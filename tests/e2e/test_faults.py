@@ -166,6 +166,25 @@ async def test_a_frontend_killed_with_9_its_clients_resume_on_another(stack: Rol
     disturbed.assert_texts(expected)
 
 
+async def test_a_frontend_that_is_the_detokenizer_too_killed_with_9(stack: RoleStack) -> None:
+    while stack.roles:
+        stack.roles.pop().stop()
+    first = stack.start_front()
+    stack.start_worker(*SCRIPTED)
+    await stack.wait_ready(1)
+    expected = await expected_texts(stack)
+    disturbed = Disturbed(stack)
+    await disturbed.start()
+    first.kill()
+    other = stack.start_front()
+    await asyncio.gather(*disturbed._tasks, return_exceptions=True)
+    assert not any(stream.is_done for stream in disturbed.streams)
+    await stack.wait_ready(1)
+    await asyncio.gather(*(stream.resume(stack.url(other)) for stream in disturbed.streams))
+    disturbed.assert_texts(expected)
+    assert other.stop() < 5
+
+
 async def test_nats_server_killed_with_9_and_started_again(stack: RoleStack) -> None:
     stack.start_worker(*SCRIPTED)
     await stack.wait_ready(1)

@@ -10,6 +10,7 @@ from detok.detok_stats import DetokStats
 from detok.text_outbox import TextOutbox
 from shared.broker.log_reader import LogReader
 from shared.broker.named_subjects import NamedSubjects
+from shared.broker.text_readers import TextReaders
 from shared.cluster import Cluster
 from shared.errors import ProtocolError
 from shared.protocol.codec import decode_ownership, decode_token_frame
@@ -22,7 +23,7 @@ class FinishAcker:
     def __init__(self, cluster: Cluster) -> None:
         subjects = cluster.subjects
         told = NamedSubjects(subjects)
-        self._outbox = TextOutbox(cluster.nc, "detok-1", DetokStats(), told)
+        self._outbox = TextOutbox(cluster.nc, "detok-1", DetokStats(), told, TextReaders())
         self._token_prefix = f"{subjects.prefix}.tok."
         self._requests: dict[str, DecodeStatus] = {}
         self._due: list[str] = []

@@ -17,6 +17,7 @@ from frontend.streams.generation import Generation, Timings
 from frontend.streams.replayer import MAX_BACKOFF_S, Replayer, due_at, is_likely_quiet
 from frontend.streams.reply_router import SILENCE_S, Reading, ReplyRouter
 from frontend.tenants.ledger import TenantLedger
+from shared.broker.text_readers import TextReaders
 from shared.errors import BrokerUnavailable
 from shared.protocol.codec import encode_text_frame
 from shared.protocol.text import Held, ReplayReply, ReplayStatus, TextChunk, TextFrame
@@ -28,7 +29,7 @@ from tests.worker.io_stage import eventually
 def make_router() -> ReplyRouter:
     nothing: Any = None
     metrics = FrontendMetrics(CollectorRegistry()).streams
-    return ReplyRouter(nothing, "jf.out.f", TenantLedger(), nothing, metrics)
+    return ReplyRouter(nothing, "jf.out.f", TextReaders(), TenantLedger(), nothing, metrics)
 
 
 class Detok:
