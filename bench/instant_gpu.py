@@ -84,6 +84,8 @@ class InstantAttention:
 class InstantDraws:
     """One token for each row: never an end."""
 
+    can_be_captured = True
+
     def draw(
         self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
     ) -> torch.Tensor:
@@ -101,12 +103,13 @@ def make_instant_gpu(ledger: KVLedger, vocab_size: int) -> GpuRunner:
     layout = KVLayout.of([AttentionLayer(1, 1, 1, 1.0)], torch.float32, page_size)
     pool = GpuKVPool(layout, 1, device.torch_device)
     state = GpuState(pool, inputs, forward, forward)
-    shapes = [StepShape.of_decode(num_rows)]
+    shapes, draws = [StepShape.of_decode(num_rows)], InstantDraws()
+    graphs = StepGraphs(device, state, MODEL, torch.float32, shapes, draws)
     return GpuRunner(
         device,
-        RankRunner(device, state, StepGraphs(device, state, MODEL, torch.float32, shapes)),
+        RankRunner(device, state, graphs),
         page_table,
         page_size,
-        GpuSampler(device, InstantDraws()),
+        GpuSampler(device, draws),
         StepSampling(vocab_size),
     )

@@ -75,15 +75,15 @@ def _draws(rig: Rig) -> None:
 
     def params(device: torch.device) -> DeviceParams:
         values = np.random.default_rng(1)
-        rows = [idx for idx in range(NUM_DRAWS) if idx % 4]  # the others are greedy, or keep all
+        seeds = values.integers(-(1 << 63), (1 << 63) - 1, NUM_DRAWS)
+        ids = range(NUM_DRAWS)  # of four rows one keeps all, or is greedy
         return DeviceParams(
-            torch.tensor([0.0 if idx % 8 == 0 else 0.8 for idx in range(NUM_DRAWS)]).to(device),
-            torch.tensor([40 if idx % 4 == 1 else 0 for idx in range(NUM_DRAWS)]).to(device),
-            torch.tensor([0.9 if idx % 4 == 2 else 1.0 for idx in range(NUM_DRAWS)]).to(device),
-            torch.tensor([0.05 if idx % 4 == 3 else 0.0 for idx in range(NUM_DRAWS)]).to(device),
-            torch.from_numpy(values.integers(-(1 << 63), (1 << 63) - 1, NUM_DRAWS)).to(device),
-            torch.full((NUM_DRAWS,), -torch.inf, device=device),
-            torch.tensor(rows, device=device),
+            seeds=torch.from_numpy(seeds).to(device),
+            top_k=torch.tensor([40 if idx % 4 == 1 else 0 for idx in ids]).to(device),
+            temperatures=torch.tensor([0.0 if idx % 8 == 0 else 0.8 for idx in ids]).to(device),
+            top_p=torch.tensor([0.9 if idx % 4 == 2 else 1.0 for idx in ids]).to(device),
+            min_p=torch.tensor([0.05 if idx % 4 == 3 else 0.0 for idx in ids]).to(device),
+            keeps_part=True,
         )
 
     device = rig.torch_device

@@ -75,8 +75,11 @@ class GpuModel:
         ):
             step_bytes = self._step_bytes(draft)
         self.remark = ""  # what its operator should know
+        # Other ranks are told of a choice, and have a part in it.
+        draws = self._make_draws()
+        captured = draws if draws.can_be_captured and group is None else None
         with _memory_for_graphs():
-            shapes, graph_bytes = self._rehearse(draft)
+            shapes, graph_bytes = self._rehearse(draft, captured)
         del draft
         num_pages = self._num_pages(step_bytes, graph_bytes)
         if group is not None:
@@ -91,7 +94,7 @@ class GpuModel:
         shapes = [shape for shape in shapes if shape.num_tokens <= self.pool.num_tokens]
         free_bytes = device.free_bytes()
         with _memory_for_graphs():
-            graphs = StepGraphs(device, state, setup.config, setup.dtype, shapes)
+            graphs = StepGraphs(device, state, setup.config, setup.dtype, shapes, captured)
         self.card = gpu_card(
             device,
             setup.dtype,
@@ -147,7 +150,7 @@ class GpuModel:
             GpuForward(self._model, self._attention.make_mixed(pool, layers), page_size),
         )
 
-    def _rehearse(self, draft: GpuState) -> tuple[Sequence[StepShape], int]:
+    def _rehearse(self, draft: GpuState, draws: Draws | None) -> tuple[Sequence[StepShape], int]:
         """Which graphs there will be, and their bytes: none, and a remark, where the model's code
         cannot be captured.
         """
@@ -155,7 +158,9 @@ class GpuModel:
         max_tokens = min(self._step.max_step_tokens, self._setup.max_context_len)
         layer_size = model_config.num_parameters / len(self._layers) / config.tp
         shapes = graph_shapes(config, self._step.max_running, max_tokens, layer_size)
-        capture = functools.partial(StepGraphs, device, draft, model_config, self._setup.dtype)
+        capture = functools.partial(
+            StepGraphs, device, draft, model_config, self._setup.dtype, draws=draws
+        )
         try:
             return shapes, rehearse(device, capture, shapes)
         except NotCapturable as exc:

@@ -280,7 +280,7 @@ def sampling(vocab_size: int) -> Iterator[Case]:
     )
     yield Case(
         f"thresholds of {vocab_size}",
-        lambda: find_kept_thresholds(logits, floats, integers, floats, floats, integers, floats),
+        lambda: find_kept_thresholds(logits, floats, integers, floats, floats),
     )
 
 

@@ -251,23 +251,8 @@ def test_the_hash_has_the_same_bits_as_on_a_cpu(device: torch.device) -> None:
         assert hash_ids(signed, position, 256, device) == wanted.tolist()
 
 
-def kept_thresholds(
-    logits: torch.Tensor,
-    temperatures: torch.Tensor,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
-    min_p: torch.Tensor,
-) -> torch.Tensor:
-    """Of all rows, which are looked at in two parts, the last ones first."""
-    from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
-
-    thresholds = torch.full_like(temperatures, torch.nan)
-    for rows in torch.arange(len(logits), device=logits.device).flip(0).chunk(2):
-        find_kept_thresholds(logits, temperatures, top_k, top_p, min_p, rows, thresholds)
-    return thresholds
-
-
 def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
+    from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
     from worker.engine.cuda.kernels.sampling_kernels import draw
 
     vocab_size, num_rows = 5000, 12
@@ -278,8 +263,9 @@ def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
     min_p = torch.tensor([0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.02, 0.0, 0.5, 0.0, 0.0, 0.01])
     seeds = list(range(100, 100 + num_rows))
     positions = list(range(7, 7 + num_rows))
-    scale = torch.where(temperatures > 0, temperatures, 1.0)
-    thresholds = kept_thresholds(*(one.to(device) for one in (logits, scale, top_k, top_p, min_p)))
+    thresholds = find_kept_thresholds(
+        *(one.to(device) for one in (logits, temperatures, top_k, top_p, min_p))
+    )
     token_ids = draw(
         logits.to(device),
         temperatures.to(device),
@@ -292,6 +278,7 @@ def test_draws_are_those_of_the_cpu(device: torch.device) -> None:
         temperature = float(temperatures[row])
         if temperature == 0.0:
             assert token_ids[row] == int(logits[row].argmax())
+            assert thresholds[row] == -torch.inf
             continue
         scaled = logits[row].numpy() / temperatures[row].numpy()
         largest = float(scaled.max())
@@ -324,6 +311,8 @@ def test_the_noise_is_the_cpu_s_to_the_last_bits(device: torch.device) -> None:
 
 def test_kept_thresholds_of_all_shapes_of_rows(device: torch.device) -> None:
     """Peaks, plains, ties, masks: what the CPU keeps is kept, or rounding alone tells otherwise."""
+    from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
+
     vocab_size = 9000  # two programs a row
     noise = random(vocab_size)
     flat, wide, equal = 0.01 * noise, 20 * noise, noise.round()
@@ -340,7 +329,7 @@ def test_kept_thresholds_of_all_shapes_of_rows(device: torch.device) -> None:
     top_k, top_p, min_p = (torch.tensor(each, device=device) for each in settings)
     ones = torch.ones(len(rows), device=device)
     logits = torch.stack(rows).to(device)
-    found = kept_thresholds(logits, ones, top_k, top_p, min_p).tolist()
+    found = find_kept_thresholds(logits, ones, top_k, top_p, min_p).tolist()
     for bound, (row, k, p, least) in zip(found, cases, strict=True):
         values = row.numpy()
         largest = float(values.max())

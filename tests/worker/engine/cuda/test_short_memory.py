@@ -19,6 +19,7 @@ from tests.worker.engine.near_logprobs import assert_near
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import make_add
 from worker.engine.cuda.batch.step_plan import NOT_AWAITED, StepPlan
+from worker.engine.cuda.sampling.captured_draws import DrawCaptured
 from worker.engine.cuda.sampling.gpu_sampler import DeviceSamples, GpuSampler
 from worker.engine.cuda.tensor_parallel.rank_orders import RankOrder
 from worker.engine.device.gpu_device import Work
@@ -76,8 +77,10 @@ def test_a_choice_that_comes_late_is_made_in_parts(
     """What was computed is kept, and nothing is added to it twice."""
     forward, num_rows = GpuSampler.forward, set[int]()
 
-    def of_two(self: GpuSampler, logits: torch.Tensor, batch: SamplingBatch) -> DeviceSamples:
-        samples = forward(self, logits, batch)
+    def of_two(
+        self: GpuSampler, logits: torch.Tensor, batch: SamplingBatch, draw: DrawCaptured | None
+    ) -> DeviceSamples:
+        samples = forward(self, logits, batch, draw)
         if len(logits) > 2:
             raise torch.OutOfMemoryError
         num_rows.add(len(logits))

@@ -58,6 +58,15 @@ class StepInputs:
             in_graph=in_graph,
         )
 
+    def rows_and_lens(self, packed: torch.Tensor, shape: StepShape) -> torch.Tensor:
+        """[2, num_rows] int64, views: rows of the page table, and what each has behind the step."""
+        return _rows(packed[: packed_size(shape)], shape)
+
+    def keep(self, token_ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """The tokens that rows of the page table chose last, both [num_samples] int64."""
+        # Of a request with guesses any of its tokens stays: nobody awaits it.
+        self.last_token_ids[rows] = token_ids.clamp(min=0)
+
     def batch(
         self, packed: torch.Tensor, shape: StepShape, max_pages: int | None = None
     ) -> GpuBatch:

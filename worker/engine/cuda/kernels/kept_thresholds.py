@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE
+
 BLOCK = 8192  # logits for a program
 NUM_BINS = 64  # the last one has all that is further below
 BINS_PER_NAT = 2
@@ -25,34 +27,47 @@ MAX_TOP_P = 0.9999
 
 def find_kept_thresholds(
     logits: torch.Tensor,  # [num_rows, vocab_size] float32
-    temperatures: torch.Tensor,  # [num_rows] float32, above GREEDY_TEMPERATURE in `rows`
+    temperatures: torch.Tensor,  # [num_rows] float32
     top_k: torch.Tensor,  # [num_rows] int64, 0 is off
     top_p: torch.Tensor,  # [num_rows] float32
     min_p: torch.Tensor,  # [num_rows] float32
-    rows: torch.Tensor,  # [num_found] int64: those to look at
-    thresholds: torch.Tensor,  # [num_rows] float32, written in `rows`
-) -> None:
-    """The least logit / temperature that is kept, as `kept_threshold` says."""
-    num_found, vocab_size = len(rows), logits.shape[1]
+) -> torch.Tensor:
+    """[num_rows] float32: the least logit / temperature that is kept, as `kept_threshold` says.
+
+    -inf of rows that draw from all, or draw nothing: their programs end at once.
+    """
+    num_rows, vocab_size = logits.shape
     block = min(BLOCK, triton.next_power_of_2(vocab_size))
     num_blocks = triton.cdiv(vocab_size, block)
-    device, grid = logits.device, (num_found, num_blocks)
-    largest = torch.empty(num_found, num_blocks, dtype=torch.float32, device=device)
+    device, grid = logits.device, (num_rows, num_blocks)
+    thresholds = torch.empty(num_rows, dtype=torch.float32, device=device)
+    largest = torch.empty(num_rows, num_blocks, dtype=torch.float32, device=device)
     mass = torch.empty_like(largest)
-    counts = torch.empty(num_found, num_blocks, NUM_BINS, dtype=torch.int32, device=device)
-    # [num_found, vocab_size], the first of each row
-    candidates = torch.empty(num_found, vocab_size, dtype=torch.float32, device=device)
-    num_candidates = torch.empty(num_found, dtype=torch.int32, device=device)
-    scaled = (logits, temperatures, rows)
-    limits = (top_k, top_p, min_p)
+    counts = torch.empty(num_rows, num_blocks, NUM_BINS, dtype=torch.int32, device=device)
+    # [num_rows, vocab_size], the first of each row
+    candidates = torch.empty(num_rows, vocab_size, dtype=torch.float32, device=device)
+    num_candidates = torch.empty(num_rows, dtype=torch.int32, device=device)
+    limits = (temperatures, top_k, top_p, min_p)
     sizes = {"BLOCK": block, "BLOCKS": triton.next_power_of_2(num_blocks)}
     bins = {"BINS": NUM_BINS, "BINS_PER_NAT": BINS_PER_NAT}
-    _mass_kernel[grid](*scaled, largest, mass, vocab_size, BLOCK=block, num_warps=8)
+    greedy = {"GREEDY": GREEDY_TEMPERATURE}
+    _mass_kernel[grid](
+        logits, *limits, largest, mass, vocab_size, BLOCK=block, **greedy, num_warps=8
+    )
     _bins_kernel[grid](
-        *scaled, largest, counts, vocab_size, num_blocks, **sizes, **bins, num_warps=8
+        logits,
+        *limits,
+        largest,
+        counts,
+        vocab_size,
+        num_blocks,
+        **sizes,
+        **bins,
+        **greedy,
+        num_warps=8,
     )
     _candidates_kernel[grid](
-        *scaled,
+        logits,
         *limits,
         largest,
         mass,
@@ -64,12 +79,12 @@ def find_kept_thresholds(
         MAX_TOP_P=MAX_TOP_P,
         **sizes,
         **bins,
+        **greedy,
         num_warps=8,
     )
-    _bisect_kernel[(num_found,)](
+    _bisect_kernel[(num_rows,)](
         candidates,
         num_candidates,
-        rows,
         *limits,
         largest,
         mass,
@@ -79,15 +94,24 @@ def find_kept_thresholds(
         BLOCKS=sizes["BLOCKS"],
         CANDIDATES=CANDIDATES,
         WAYS=NUM_WAYS,
+        **greedy,
         num_warps=8,
     )
+    return thresholds
 
 
 @triton.jit
-def _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size):
+def _keeps_all(temperatures_ptr, top_k_ptr, top_p_ptr, min_p_ptr, row, GREEDY: tl.constexpr):
+    """Or draws nothing."""
+    limits = (tl.load(top_k_ptr + row) > 0) | (tl.load(top_p_ptr + row) < 1)
+    limits = limits | (tl.load(min_p_ptr + row) > 0)
+    return (tl.load(temperatures_ptr + row) <= GREEDY) | (limits == 0)
+
+
+@triton.jit
+def _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size):
     """-inf behind the last one. Divided as on a CPU, to the last bit."""
-    row = tl.load(rows_ptr + found)
-    source = logits_ptr + row * vocab_size
+    source = logits_ptr + row.to(tl.int64) * vocab_size
     values = tl.load(source + cols, mask=cols < vocab_size, other=float("-inf"))
     return tl.div_rn(values, tl.load(temperatures_ptr + row))
 
@@ -123,18 +147,23 @@ def _row_mass(largest_ptr, mass_ptr, row, num_blocks, BLOCKS: tl.constexpr):
 def _mass_kernel(
     logits_ptr,
     temperatures_ptr,
-    rows_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
     largest_ptr,
     mass_ptr,
     vocab_size,
     BLOCK: tl.constexpr,
+    GREEDY: tl.constexpr,
 ):
-    found, block = tl.program_id(0), tl.program_id(1)
+    row, block = tl.program_id(0), tl.program_id(1)
+    if _keeps_all(temperatures_ptr, top_k_ptr, top_p_ptr, min_p_ptr, row, GREEDY):
+        return
     cols = block * BLOCK + tl.arange(0, BLOCK)
-    values = _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size)
+    values = _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size)
     largest = tl.max(values, axis=0)
     weights = tl.where(values > float("-inf"), tl.exp(values - largest), 0.0)
-    place = found * tl.num_programs(1) + block
+    place = row * tl.num_programs(1) + block
     tl.store(largest_ptr + place, largest)
     tl.store(mass_ptr + place, tl.sum(weights, axis=0))
 
@@ -143,7 +172,9 @@ def _mass_kernel(
 def _bins_kernel(
     logits_ptr,
     temperatures_ptr,
-    rows_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
     largest_ptr,
     counts_ptr,
     vocab_size,
@@ -152,14 +183,17 @@ def _bins_kernel(
     BLOCKS: tl.constexpr,
     BINS: tl.constexpr,
     BINS_PER_NAT: tl.constexpr,
+    GREEDY: tl.constexpr,
 ):
     """What is behind the last logit is counted in the last bin."""
-    found, block = tl.program_id(0), tl.program_id(1)
+    row, block = tl.program_id(0), tl.program_id(1)
+    if _keeps_all(temperatures_ptr, top_k_ptr, top_p_ptr, min_p_ptr, row, GREEDY):
+        return
     cols = block * BLOCK + tl.arange(0, BLOCK)
-    values = _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size)
-    largest = _row_largest(largest_ptr, found, num_blocks, BLOCKS)
+    values = _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size)
+    largest = _row_largest(largest_ptr, row, num_blocks, BLOCKS)
     counts = tl.histogram(_bin_of(values, largest, BINS, BINS_PER_NAT), BINS)
-    place = (found * num_blocks + block).to(tl.int64) * BINS + tl.arange(0, BINS)
+    place = (row * num_blocks + block).to(tl.int64) * BINS + tl.arange(0, BINS)
     tl.store(counts_ptr + place, counts)
 
 
@@ -167,7 +201,6 @@ def _bins_kernel(
 def _candidates_kernel(
     logits_ptr,
     temperatures_ptr,
-    rows_ptr,
     top_k_ptr,
     top_p_ptr,
     min_p_ptr,
@@ -183,13 +216,15 @@ def _candidates_kernel(
     BLOCKS: tl.constexpr,
     BINS: tl.constexpr,
     BINS_PER_NAT: tl.constexpr,
+    GREEDY: tl.constexpr,
 ):
     """Of a row they lie one behind the other, in the order of their tokens."""
-    found, block = tl.program_id(0), tl.program_id(1)
-    largest = _row_largest(largest_ptr, found, num_blocks, BLOCKS)
+    row, block = tl.program_id(0), tl.program_id(1)
+    if _keeps_all(temperatures_ptr, top_k_ptr, top_p_ptr, min_p_ptr, row, GREEDY):
+        return
+    largest = _row_largest(largest_ptr, row, num_blocks, BLOCKS)
     blocks, bins = tl.arange(0, BLOCKS), tl.arange(0, BINS)
-    row = tl.load(rows_ptr + found)
-    of_row = counts_ptr + found.to(tl.int64) * num_blocks * BINS
+    of_row = counts_ptr + row.to(tl.int64) * num_blocks * BINS
     counts = tl.load(
         of_row + blocks[:, None] * BINS + bins[None, :],
         mask=blocks[:, None] < num_blocks,
@@ -209,7 +244,7 @@ def _candidates_kernel(
     top_p = tl.load(top_p_ptr + row)
     # Of what the other two have left it is a share: then all of that is looked at.
     if (top_p <= MAX_TOP_P) & (min_p <= 0) & (limits_k == 0):
-        left_out = (1 - top_p) * _row_mass(largest_ptr, mass_ptr, found, num_blocks, BLOCKS)
+        left_out = (1 - top_p) * _row_mass(largest_ptr, mass_ptr, row, num_blocks, BLOCKS)
         most = by_bin.to(tl.float32) * tl.exp(-bins.to(tl.float32) / BINS_PER_NAT)
         # [bin, below it]: the mass of all bins from this one on is not larger.
         is_below = bins[None, :] >= bins[:, None]
@@ -219,14 +254,14 @@ def _candidates_kernel(
     first = tl.sum(tl.where(blocks < block, by_block, 0), axis=0)
     if block == 0:
         total = tl.minimum(tl.sum(by_block, axis=0), vocab_size)
-        tl.store(num_candidates_ptr + found, total)
+        tl.store(num_candidates_ptr + row, total)
     if tl.sum(tl.where(blocks == block, by_block, 0), axis=0) > 0:
         cols = block * BLOCK + tl.arange(0, BLOCK)
-        values = _load_scaled(logits_ptr, temperatures_ptr, rows_ptr, found, cols, vocab_size)
+        values = _load_scaled(logits_ptr, temperatures_ptr, row, cols, vocab_size)
         is_one = _bin_of(values, largest, BINS, BINS_PER_NAT) <= last_bin
         is_one = is_one & (cols < vocab_size)
         place = first + tl.cumsum(is_one.to(tl.int32), axis=0) - 1
-        target = candidates_ptr + found.to(tl.int64) * vocab_size
+        target = candidates_ptr + row.to(tl.int64) * vocab_size
         tl.store(target + place, values, mask=is_one)
 
 
@@ -283,7 +318,7 @@ def _bisected(
 def _bisect_kernel(
     candidates_ptr,
     num_candidates_ptr,
-    rows_ptr,
+    temperatures_ptr,
     top_k_ptr,
     top_p_ptr,
     min_p_ptr,
@@ -295,13 +330,16 @@ def _bisect_kernel(
     BLOCKS: tl.constexpr,
     CANDIDATES: tl.constexpr,
     WAYS: tl.constexpr,
+    GREEDY: tl.constexpr,
 ):
     """In the order of `kept_threshold`. Of a row without a finite logit it is anything."""
-    found = tl.program_id(0)
-    row = tl.load(rows_ptr + found)
-    source = candidates_ptr + found.to(tl.int64) * vocab_size
-    count = tl.load(num_candidates_ptr + found)
-    largest = _row_largest(largest_ptr, found, num_blocks, BLOCKS)
+    row = tl.program_id(0)
+    if _keeps_all(temperatures_ptr, top_k_ptr, top_p_ptr, min_p_ptr, row, GREEDY):
+        tl.store(thresholds_ptr + row, float("-inf"))
+        return
+    source = candidates_ptr + row.to(tl.int64) * vocab_size
+    count = tl.load(num_candidates_ptr + row)
+    largest = _row_largest(largest_ptr, row, num_blocks, BLOCKS)
     top_k, min_p = tl.load(top_k_ptr + row), tl.load(min_p_ptr + row)
     top_p = tl.load(top_p_ptr + row)
     threshold = tl.full([], float("-inf"), tl.float32)
@@ -315,7 +353,7 @@ def _bisect_kernel(
         threshold = tl.maximum(threshold, kth)
     threshold = tl.minimum(threshold, largest)
     if top_p < 1:
-        mass = _row_mass(largest_ptr, mass_ptr, found, num_blocks, BLOCKS)
+        mass = _row_mass(largest_ptr, mass_ptr, row, num_blocks, BLOCKS)
         if (min_p > 0) | limits_k:
             mass = tl.zeros([], tl.float32)
             for start in range(0, count, CANDIDATES):

@@ -10,43 +10,77 @@ import torch
 
 from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.device.gpu_device import GpuDevice, upload
+from worker.engine.request.token_ranges import Ints
 from worker.engine.sampling.gumbel_max import GREEDY_TEMPERATURE, GumbelMax
 from worker.engine.sampling.kept_set import kept_threshold
 from worker.engine.sampling.row_params import RowParams
+
+_GRAIN = 4  # A column begins at 16 bytes: for another place Triton would compile kernels anew.
+_NUM_INTEGERS, _NUM_FLOATS = 2, 3  # columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceParams:
     """The sampling parameters of a step's rows, on the device: each tensor has one value a row."""
 
-    temperatures: torch.Tensor  # float32
+    seeds: torch.Tensor  # int64, the bits of an unsigned one
     top_k: torch.Tensor  # int64, 0 is off
+    temperatures: torch.Tensor  # float32
     top_p: torch.Tensor  # float32
     min_p: torch.Tensor  # float32
-    seeds: torch.Tensor  # int64, the bits of an unsigned one
-    thresholds: torch.Tensor  # float32, -inf: all is kept; of partial rows a step writes its own
-    partial_rows: torch.Tensor | None  # [num_partial] int64, rows that keep a part; None: none
+    keeps_part: bool  # whether some row draws from a part of the vocabulary
 
     @classmethod
     def of(cls, params: RowParams, device: GpuDevice) -> Self:
-        num_rows = len(params.seeds)
-        seeds = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in params.seeds], np.uint64)
-        draws = params.temperature > GREEDY_TEMPERATURE
-        keeps_part = draws & ((params.top_k > 0) | (params.top_p < 1) | (params.min_p > 0))
-        partial = np.flatnonzero(keeps_part)
-        return cls(
-            temperatures=upload(device, params.temperature),
-            top_k=upload(device, params.top_k),
-            top_p=upload(device, params.top_p),
-            min_p=upload(device, params.min_p),
-            seeds=upload(device, seeds.view(np.int64)),
-            thresholds=torch.full((num_rows,), -torch.inf, device=device.torch_device),
-            partial_rows=upload(device, partial) if len(partial) else None,
-        )
+        packed, num_rows = pack_params(params), len(params.seeds)
+        return cls.unpacked(upload(device, packed), num_rows, keeps_part=keeps_part(params))
+
+    @classmethod
+    def unpacked(cls, packed: torch.Tensor, num_rows: int, *, keeps_part: bool) -> Self:
+        """Views of what `pack_params` gives."""
+        num_integers = _NUM_INTEGERS * _width(num_rows)
+        integers = packed[:num_integers].view(_NUM_INTEGERS, -1)[:, :num_rows]
+        floats = packed[num_integers:].view(torch.float32).view(_NUM_FLOATS, -1)[:, :num_rows]
+        return cls(integers[0], integers[1], floats[0], floats[1], floats[2], keeps_part)
+
+
+def packed_params_size(num_rows: int) -> int:
+    """Values of packed parameters."""
+    return (2 * _NUM_INTEGERS + _NUM_FLOATS) * _width(num_rows) // 2
+
+
+def pack_params(params: RowParams, num_rows: int | None = None) -> Ints:
+    """[packed_params_size] int64: what travels in one piece. Rows up to `num_rows` behind those of
+    `params` are greedy.
+    """
+    num_given = len(params.seeds)
+    width = _width(num_given if num_rows is None else num_rows)
+    packed = np.zeros(packed_params_size(width), np.int64)
+    integers = packed[: _NUM_INTEGERS * width].reshape(_NUM_INTEGERS, width)
+    floats = packed[_NUM_INTEGERS * width :].view(np.float32).reshape(_NUM_FLOATS, width)
+    seeds = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in params.seeds], np.uint64)
+    integers[:, :num_given] = seeds.view(np.int64), params.top_k
+    floats[:, :num_given] = params.temperature, params.top_p, params.min_p
+    return packed
+
+
+def keeps_part(params: RowParams) -> bool:
+    """Whether some row draws, and not from all."""
+    limits = (params.top_k > 0) | (params.top_p < 1) | (params.min_p > 0)
+    return bool(np.any(limits & (params.temperature > GREEDY_TEMPERATURE)))
+
+
+def _width(num_rows: int) -> int:
+    return -(-num_rows // _GRAIN) * _GRAIN
 
 
 class Draws(Protocol):
     """The draws of `Sampler`: the same noise, the same kept sets."""
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether a CUDA graph can hold them."""
+        ...
 
     def draw(
         self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
@@ -59,7 +93,9 @@ class Draws(Protocol):
 
 
 class TritonDraws:
-    """Thresholds are looked for only of rows that keep a part."""
+    """Thresholds are looked for only where a row keeps a part."""
+
+    can_be_captured = True
 
     def draw(
         self, logits: torch.Tensor, params: DeviceParams, positions: torch.Tensor
@@ -67,21 +103,18 @@ class TritonDraws:
         from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
         from worker.engine.cuda.kernels.sampling_kernels import draw
 
-        if params.partial_rows is not None:
-            find_kept_thresholds(
-                logits,
-                params.temperatures,
-                params.top_k,
-                params.top_p,
-                params.min_p,
-                params.partial_rows,
-                params.thresholds,
-            )
-        return draw(logits, params.temperatures, params.thresholds, params.seeds, positions)
+        if params.keeps_part:
+            limits = params.top_k, params.top_p, params.min_p
+            thresholds = find_kept_thresholds(logits, params.temperatures, *limits)
+        else:
+            thresholds = torch.full_like(params.temperatures, -torch.inf)
+        return draw(logits, params.temperatures, thresholds, params.seeds, positions)
 
 
 class HostDraws:
     """Draws by the CPU's own code, with which the kernels are compared."""
+
+    can_be_captured = False
 
     def __init__(self, vocab_size: int) -> None:
         self._gumbel_max = GumbelMax(vocab_size)

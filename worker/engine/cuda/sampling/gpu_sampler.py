@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from shared.protocol.logprobs import MAX_TOP_LOGPROBS
+from worker.engine.cuda.sampling.captured_draws import DrawCaptured
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.sampling.draws import DeviceParams, Draws
 from worker.engine.device.gpu_device import GpuDevice, upload
@@ -39,6 +40,7 @@ class DeviceSamples(NamedTuple):
 
     token_ids: torch.Tensor  # [num_rows] int64, on the device; negative: draw_code.py says why
     logprobs: DeviceLogprobs | None
+    are_kept: bool = False  # for the steps that await them
 
 
 class GpuSampler:
@@ -51,11 +53,19 @@ class GpuSampler:
         self._host_params = RowParams.of([])
         self._params: DeviceParams | None = None
 
-    def forward(self, logits: torch.Tensor, batch: SamplingBatch) -> DeviceSamples:
+    def forward(
+        self,
+        logits: torch.Tensor,
+        batch: SamplingBatch,
+        draw_captured: DrawCaptured | None = None,  # from these logits
+    ) -> DeviceSamples:
         """`logits` [num_rows, vocab_size] float32, overwritten. Part of enqueued work."""
+        asked = batch.params.logprob_rows
+        if draw_captured is not None and not asked:
+            batch.change(logits, self._place)
+            return DeviceSamples(draw_captured(batch.params), None, are_kept=True)
         params = self._device_params(batch.params)
         positions = upload(self._device, np.array(batch.positions, np.int64))
-        asked = batch.params.logprob_rows
         if not asked:
             batch.change(logits, self._place)
             return DeviceSamples(self._draws.draw(logits, params, positions), None)

@@ -13,6 +13,7 @@ import torch
 from worker.engine.cuda.batch.step_plan import StepPlan
 from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
+from worker.engine.cuda.sampling.captured_draws import DrawCaptured
 from worker.engine.cuda.sampling.device_logprobs import DeviceLogprobs
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler
 from worker.engine.cuda.steps.rank_runner import RankRunner
@@ -215,14 +216,14 @@ class GpuRunner:
 
         @torch.inference_mode()
         def work() -> None:
-            hidden, logits = self._rank.compute(step, self._image_rows(piece), loras)
+            hidden, logits, draw = self._rank.compute(step, self._image_rows(piece), loras)
             if step.reads_hidden:
                 assert hidden is not None, "it runs in no graph that gives logits alone"
                 output.hidden = download(self._device, hidden)
             if logits is None:
                 return
             if sampling is not None:
-                self._choose(logits, sampling, choice)
+                self._choose(logits, sampling, choice, draw)
             else:  # of a graph, which the piece behind it may use
                 output.logits = logits.clone() if piece.is_part else logits
 
@@ -262,10 +263,17 @@ class GpuRunner:
 
         return choice if self._has_memory(work) else None
 
-    def _choose(self, logits: torch.Tensor, sampling: SamplingBatch, choice: _Choice) -> None:
+    def _choose(
+        self,
+        logits: torch.Tensor,
+        sampling: SamplingBatch,
+        choice: _Choice,
+        draw: DrawCaptured | None = None,
+    ) -> None:
         """Part of enqueued work; `logits` are overwritten."""
-        samples = self._sampler.forward(logits, sampling)
-        self._rank.keep(samples.token_ids, choice.sample_rows)
+        samples = self._sampler.forward(logits, sampling, draw)
+        if not samples.are_kept:
+            self._rank.keep(samples.token_ids, choice.sample_rows)
         choice.token_ids = download(self._device, samples.token_ids)
         choice.logprobs = samples.logprobs
 

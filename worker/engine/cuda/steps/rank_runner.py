@@ -50,12 +50,14 @@ class RankRunner:
         if loras is None and not image_rows:
             shape = self._graphs.shape_for(plan, reads_hidden=step.reads_hidden)
         if shape is not None:
-            hidden, logits = self._graphs.run(plan, shape)
+            computed = self._graphs.run(plan, shape)
         else:
-            hidden, logits = self._hidden(step, image_rows, loras), None
+            computed = Computed(self._hidden(step, image_rows, loras), None)
+        hidden = computed.hidden
         if hidden is not None and plan.num_samples:
             logits = self._forward.logits(hidden[upload(self._device, plan.sample_idx)])
-        return Computed(hidden, logits)
+            return Computed(hidden, logits)
+        return computed
 
     def keep(self, token_ids: torch.Tensor, sample_rows: Ints) -> None:
         """Those that samples of these rows chose, both [num_samples] int64: every rank gets rank
@@ -63,9 +65,7 @@ class RankRunner:
         """
         if self._group is not None:
             self._group.share(token_ids)
-        rows = upload(self._device, sample_rows)
-        # Of a request with guesses any of its tokens stays: nobody awaits it.
-        self._inputs.last_token_ids[rows] = token_ids.clamp(min=0)
+        self._inputs.keep(token_ids, upload(self._device, sample_rows))
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """The logits of rank 0's rows [num_rows, hidden_size]: [num_rows, num_outputs] float32."""

@@ -12,6 +12,8 @@ import torch
 from shared.errors import ConfigError
 from worker.engine.cuda.batch.step_inputs import pack, packed_size
 from worker.engine.cuda.batch.step_plan import StepPlan, StepShape
+from worker.engine.cuda.sampling.captured_draws import CapturedDraws, DrawCaptured
+from worker.engine.cuda.sampling.draws import Draws
 from worker.engine.cuda.steps.gpu_state import GpuForward, GpuState
 from worker.engine.device.gpu_device import GpuDevice, Work, upload_to
 from worker.engine.models.model_config import ModelConfig
@@ -72,6 +74,7 @@ class Computed(NamedTuple):
 
     hidden: torch.Tensor | None  # [num_tokens, hidden_size]; None: nobody reads it
     logits: torch.Tensor | None  # [num_samples, num_outputs] float32; None: not computed
+    draw: DrawCaptured | None = None  # from these logits, however they are changed before
 
 
 class StepGraphs:
@@ -88,6 +91,7 @@ class StepGraphs:
         model_config: ModelConfig,
         dtype: torch.dtype,
         shapes: Sequence[StepShape],
+        draws: Draws | None = None,  # None: what is chosen is in no graph
     ) -> None:
         """Raises NotCapturable."""
         self._device = device
@@ -100,6 +104,9 @@ class StepGraphs:
         self._packed = make(most_values, dtype=torch.int64)
         self._logits = make(most_rows, model_config.num_outputs)  # of steps that decode
         self._hidden = make(most_tokens, model_config.hidden_size, dtype=dtype)  # of others
+        self._draws: CapturedDraws | None = None
+        if draws is not None:
+            self._draws = CapturedDraws(device, draws, state.inputs, self._logits, self._packed)
         self._shapes = sorted(shapes)
         self._graphs: dict[StepShape, Work] = {}
         self.taken_bytes: dict[StepShape, int] = {}  # by each beyond what it found
@@ -124,13 +131,15 @@ class StepGraphs:
         self._send(plan, shape)
         self._graphs[shape]()
         if shape.is_decode:
-            return Computed(None, self._logits[: len(plan.rows)])
+            draw = None if self._draws is None else functools.partial(self._draws.draw, shape)
+            return Computed(None, self._logits[: len(plan.rows)], draw)
         return Computed(self._hidden[: plan.num_tokens], None)
 
     def close(self) -> None:
         """Gives the graphs up, and their memory."""
         self._shapes.clear()
         self._graphs.clear()
+        self._draws = None
 
     def _send(self, plan: StepPlan, shape: StepShape) -> None:
         padded = plan.padded(shape, self._inputs.page_table.padding_row)
@@ -141,7 +150,10 @@ class StepGraphs:
     def _capture(self, shape: StepShape) -> Work:
         """Captures a step of nothing but padding."""
         self._device.enqueue(lambda: self._send(StepPlan.empty(), shape))
-        return self._device.capture(lambda: self._compute(shape))
+        graph = self._device.capture(lambda: self._compute(shape))
+        if shape.is_decode and self._draws is not None:
+            self._draws.capture(shape)
+        return graph
 
     def _compute(self, shape: StepShape) -> None:
         forward = self._forward(shape)
