@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shared.machine.host_limits import available_memory_bytes
 from worker.engine.cache.radix_node import NodeQueue, RadixNode
 from worker.engine_link.engine_config import EngineConfig
 
@@ -15,15 +14,19 @@ MIN_GAIN_TOKENS = 32  # fewer are computed again about as fast as a state is cop
 
 
 def num_snapshots(
-    config: EngineConfig, state_bytes: int, num_pages: int, num_other_bytes: int
+    config: EngineConfig,
+    state_bytes: int,
+    num_pages: int,
+    num_available_bytes: int,
+    num_other_bytes: int,
 ) -> int:
     """As configured, or by memory: no more than there are pages, and 0 where not one fits.
 
-    `num_other_bytes` of the available memory are for pages and for requests that run.
+    `num_other_bytes` of the available ones are for pages and for requests that run.
     """
     if config.state_snapshots is not None:
         return config.state_snapshots
-    available = available_memory_bytes()
+    available = num_available_bytes
     usable = min(MAX_DEFAULT_BYTES, int(available * DEFAULT_SHARE), available - num_other_bytes)
     return min(num_pages, max(0, usable) // state_bytes)
 

@@ -15,6 +15,7 @@ from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, image_spans
+from worker.engine.layers.state_layer import StepStates
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.model import ImageRows, Model
@@ -78,7 +79,7 @@ class ModelRunner:
             self._kv_cache_pool.page_size,
             self._last_token_ids,
             (() if eyes is None else eyes.rows(image_spans(batch))) + _given_rows(batch),
-            None if self._states is None else self._states.step(batch),
+            None if self._states is None else _states_of(self._states, batch),
             None if eyes is None else eyes.axis_positions(batch),
             None if eyes is None else eyes.reach(batch),
         )
@@ -167,6 +168,12 @@ class StreamingForward(TorchForward):
     def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size]."""
         return self._decoder.embeddings(input_ids)
+
+
+def _states_of(cache: StateCache, batch: ScheduleBatch) -> StepStates:
+    plan = cache.plan(batch)
+    cache.prepare(plan)
+    return cache.states(plan)
 
 
 def _given_rows(batch: ScheduleBatch) -> tuple[ImageRows, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Sequence
@@ -10,7 +11,10 @@ from contextlib import AbstractContextManager
 import torch
 
 from shared.errors import ConfigError, NotCapturable
+from worker.engine.cache.page_allocator import num_empty_pages
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.state_snapshots import num_snapshots
+from worker.engine.cpu.state_cache import MakeScans, StateCache, StatePlan
 from worker.engine.cuda.attention.attention_choice import ChosenAttention
 from worker.engine.cuda.batch.step_inputs import StepInputs, pack
 from worker.engine.cuda.batch.step_plan import StepPlan, StepShape
@@ -26,7 +30,7 @@ from worker.engine.cuda.steps.step_graphs import StepGraphs, graph_shapes, rehea
 from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.device.gpu_card import gpu_card
-from worker.engine.device.gpu_device import GpuDevice, upload
+from worker.engine.device.gpu_device import GpuDevice, upload, upload_tensor
 from worker.engine.device.gpu_memory import memory_for
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder
@@ -67,6 +71,11 @@ class GpuModel:
         self._attention = attention
         self._image_encoder = image_encoder
         weight_bytes = device.held_bytes()
+        self.num_snapshots: int | None = None  # None: no layer keeps a state
+        with memory_for(
+            f"the states of max_running={step.max_running} requests", "a smaller one takes less"
+        ):
+            self._states = self._make_states()
         most_pages = -(-setup.max_context_len // config.page_size)
         draft = self._make_state(1, most_pages)
         with memory_for(
@@ -102,7 +111,7 @@ class GpuModel:
             weight_bytes,
             kv_dtype,
             config.tp,
-            self.pool.num_bytes,
+            self.pool.num_bytes + (0 if self._states is None else self._states.num_bytes),
             free_bytes - device.free_bytes(),
         )
         self.rank_runner = RankRunner(device, state, graphs, group)
@@ -148,7 +157,35 @@ class GpuModel:
             StepInputs(table, last_token_ids, page_size),
             GpuForward(self._model, self._attention.make(pool, layers), page_size),
             GpuForward(self._model, self._attention.make_mixed(pool, layers), page_size),
+            self._states,
         )
+
+    def _make_states(self) -> StateCache | None:
+        """A slot for each row, one for padding, and those of snapshots."""
+        model, device, max_running = self._setup.config, self._device, self._step.max_running
+        if not model.state_layers:
+            return None
+        num_rows = max_running + 1
+        most_pages = max_running * -(-self._setup.max_context_len // self._config.page_size)
+        running_bytes = num_rows * model.state_bytes
+        self.num_snapshots = num_snapshots(
+            self._config, model.state_bytes, most_pages, device.free_bytes(), running_bytes
+        )
+        return StateCache(
+            model.state_layers,
+            num_rows,
+            self.num_snapshots,
+            lambda shape, dtype: torch.zeros(*shape, dtype=dtype, device=device.torch_device),
+            functools.partial(upload_tensor, device),
+            self._make_scans(),
+        )
+
+    def _make_scans(self) -> MakeScans | None:
+        if self._config.attention_backend == "torch":
+            return None
+        from worker.engine.cuda.kernels.scan_kernels import TritonScans
+
+        return TritonScans
 
     def _rehearse(self, draft: GpuState, draws: Draws | None) -> tuple[Sequence[StepShape], int]:
         """Which graphs there will be, and their bytes: none, and a remark, where the model's code
@@ -156,8 +193,11 @@ class GpuModel:
         """
         config, device, model_config = self._config, self._device, self._setup.config
         max_tokens = min(self._step.max_step_tokens, self._setup.max_context_len)
-        layer_size = model_config.num_parameters / len(self._layers) / config.tp
+        num_layers = len(self._layers) + len(model_config.state_layers)
+        layer_size = model_config.num_parameters / num_layers / config.tp
         shapes = graph_shapes(config, self._step.max_running, max_tokens, layer_size)
+        if self._states is not None:  # what they look up is another for each step with prefill
+            shapes = [shape for shape in shapes if shape.is_decode]
         capture = functools.partial(
             StepGraphs, device, draft, model_config, self._setup.dtype, draws=draws
         )
@@ -182,6 +222,9 @@ class GpuModel:
     def _num_pages(self, step_bytes: int, graph_bytes: int) -> int:
         config = self._config
         page_bytes = config.page_size * self._kv_layout.bytes_per_token
+        if not page_bytes:
+            max_running, max_len = self._step.max_running, self._setup.max_context_len
+            return num_empty_pages(config, max_running, max_len)
         if config.num_kv_tokens is not None:
             num_pages = config.num_kv_tokens // config.page_size
         elif config.kv_memory_bytes is not None:
@@ -215,7 +258,11 @@ class GpuModel:
             features = None if encoder is None else encoder.blank()
             packed = upload(device, pack(plan))
             draft.forward.plan(draft.inputs.rows(plan, packed, in_graph=False))
-            hidden = draft.forward.hidden(draft.inputs.batch(packed, plan.shape))
+            batch = draft.inputs.batch(packed, plan.shape)
+            if draft.states is not None:
+                of_rows = StatePlan(plan.rows.tolist(), plan.query_lens.tolist())
+                batch = dataclasses.replace(batch, states=draft.states.states(of_rows))
+            hidden = draft.forward.hidden(batch)
             logits = draft.forward.logits(hidden[: step.max_running])
             # A step that chooses late keeps its logits until it has chosen.
             chosen_of = logits.clone() if step.has_overlap else logits

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
+
+Place = Callable[[torch.Tensor], torch.Tensor]  # a tensor of the host, where states are
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,38 @@ class StateMark(NamedTuple):
     slot: int  # of the cache
 
 
+class ScanKernels(Protocol):
+    """Scans of a step by kernels: what gated_delta_scan.py and selective_scan.py compute in torch.
+
+    All is on the device, in float32; `matrices` [num_slots, *shape] change.
+    """
+
+    def gated_delta(
+        self,
+        matrices: torch.Tensor,
+        decays: torch.Tensor,
+        rates: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+    def selective(
+        self,
+        matrices: torch.Tensor,
+        times: torch.Tensor,
+        rates: torch.Tensor,
+        values: torch.Tensor,
+        writers: torch.Tensor,
+        readers: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+
+def as_it_is(values: torch.Tensor) -> torch.Tensor:
+    """The place of what stays on the host."""
+    return values
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepStates:
     """The states of a step's requests, in the order of its rows.
@@ -46,11 +80,12 @@ class StepStates:
     and behind each mark.
     """
 
-    slots: torch.Tensor  # [num_rows] int64, of the cache
-    starts: tuple[int, ...]  # [num_rows], position of each row's first token in its text
+    slots: torch.Tensor  # [num_rows] int64, of the cache, where that is
     query_lens: tuple[int, ...]  # [num_rows], tokens of each in this step
     layers: Sequence[tuple[torch.Tensor, ...]]  # by recurrent layer; [num_slots, *shape] each
     marks: tuple[StateMark, ...] = ()
+    place: Place = as_it_is
+    kernels: ScanKernels | None = None  # None: scans are torch's
     # Made by the first layer that asks. By their number, where a row's last inputs lie:
     _past_places: dict[int, PastPlaces] = field(default_factory=dict)
     _scan_orders: list[ScanOrder] = field(default_factory=list)  # one, or none yet
@@ -65,8 +100,10 @@ class StepStates:
         """The states for layers that take one token after the other; `matrices` [num_slots,
         *shape].
         """
+        if self.kernels is not None:
+            return ScannedRows(matrices, self.slots, NO_ORDER, self.kernels)
         if not self._scan_orders:
-            self._scan_orders.append(ScanOrder.of(self.query_lens, self.marks))
+            self._scan_orders.append(ScanOrder.of(self.query_lens, self.marks, self.place))
         order = self._scan_orders[0]
         return ScannedRows(matrices, self.slots[order.rows], order)
 
@@ -98,10 +135,13 @@ class PastPlaces:
         marked_rows, marked_lens, marked_slots = _columns(states.marks)
         kept_rows = torch.cat([rows, marked_rows])
         behind = torch.cat([lens, marked_lens])[:, None] + torch.arange(-num_past, 0)
+        kept_slots = states.slots
+        if states.marks:
+            kept_slots = torch.cat([kept_slots, states.place(marked_slots)])
         return cls(
-            place(row_of_token.expand(num_past + 1, -1), offsets + back),
-            place(kept_rows[:, None].expand(-1, num_past), behind),
-            torch.cat([states.slots, marked_slots]),
+            states.place(place(row_of_token.expand(num_past + 1, -1), offsets + back)),
+            states.place(place(kept_rows[:, None].expand(-1, num_past), behind)),
+            kept_slots,
         )
 
 
@@ -115,10 +155,15 @@ class ScanOrder:
     marked: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
 
     @classmethod
-    def of(cls, query_lens: Sequence[int], marks: Sequence[StateMark] = ()) -> ScanOrder:
+    def of(
+        cls,
+        query_lens: Sequence[int],
+        marks: Sequence[StateMark] = (),
+        place: Place = as_it_is,
+    ) -> ScanOrder:
         lens = torch.tensor(query_lens)
         rows = lens.argsort(descending=True, stable=True)
-        first_tokens = (lens.cumsum(0) - lens)[rows]
+        first_tokens = place((lens.cumsum(0) - lens)[rows])
         nums_rows = [sum(length > turn for length in query_lens) for turn in range(max(query_lens))]
         place_of_row = rows.argsort()
         by_turn: dict[int, list[StateMark]] = {}
@@ -127,12 +172,15 @@ class ScanOrder:
         marked = {}
         for turn, some in by_turn.items():
             marked_rows, _, slots = _columns(some)
-            marked[turn] = place_of_row[marked_rows], slots
+            marked[turn] = place(place_of_row[marked_rows]), place(slots)
         return cls(
-            rows,
+            place(rows),
             tuple(first_tokens[:num_rows] + turn for turn, num_rows in enumerate(nums_rows)),
             marked,
         )
+
+
+NO_ORDER = ScanOrder(torch.empty(0, dtype=torch.int64), (), {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +190,7 @@ class ScannedRows:
     matrices: torch.Tensor  # [num_slots, *shape], of the cache
     slots: torch.Tensor  # [num_rows] int64, in the order of the scan
     order: ScanOrder
+    kernels: ScanKernels | None = None  # set: they scan, and there are no turns
 
     def turns(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Tokens of a turn, and the matrices of their rows, to be changed in place.

@@ -11,9 +11,11 @@ import torch
 
 from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
+from shared.machine.host_limits import available_memory_bytes
 from shared.protocol.role_cards import LOAD_WEIGHTS
 from worker.engine.cache.page_allocator import PoolNeeds, num_empty_pages, num_kv_pages
 from worker.engine.cache.state_snapshots import num_snapshots
+from worker.engine.cpu.cache_memory import CacheMemory
 from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
 from worker.engine.cpu.model_runner import Forward, ModelRunner, StreamingForward, TorchForward
 from worker.engine.cpu.state_cache import StateCache
@@ -109,7 +111,8 @@ class CpuLoader:
         outside = open_tier(config, setup, pool, loaded.kernel_set)
         draft = self._draft(draft_setup, head, loaded, setup)
         num_snapshots = self._num_snapshots(setup.config, pool)
-        states = self._make_states(setup.config, num_snapshots)
+        memory = CacheMemory()
+        states = self._make_states(setup.config, num_snapshots, memory)
         num_outputs, eyes = setup.config.num_outputs, loaded.image_encoder
         remarks = (
             self._remark(setup.config, num_snapshots),
@@ -129,7 +132,7 @@ class CpuLoader:
             num_weight_bytes=loaded.num_weight_bytes,
             kernel_set=loaded.kernel_set,
             num_packed_failures=loaded.num_packed_failures,
-            release_cache=lambda: _release(pool, states, draft),
+            release_cache=lambda: _release(pool, memory, draft),
             outside=outside,
             no_embeds=_embeds_obstacle(setup.config),
             tells_hidden=True,
@@ -273,13 +276,20 @@ class CpuLoader:
         kv_bytes = pool.layout.bytes_per_token * pool.num_tokens
         running_bytes = model.state_bytes * self._site.step.max_running
         return num_snapshots(
-            self._site.config, model.state_bytes, pool.num_pages, kv_bytes + running_bytes
+            self._site.config,
+            model.state_bytes,
+            pool.num_pages,
+            available_memory_bytes(),
+            kv_bytes + running_bytes,
         )
 
-    def _make_states(self, model: ModelConfig, num_snapshots: int | None) -> StateCache | None:
+    def _make_states(
+        self, model: ModelConfig, num_snapshots: int | None, memory: CacheMemory
+    ) -> StateCache | None:
         if num_snapshots is None:
             return None
-        return StateCache(model.state_layers, self._site.step.max_running, num_snapshots)
+        num_rows = self._site.step.max_running
+        return StateCache(model.state_layers, num_rows, num_snapshots, memory.allocate)
 
     def _make_pool(self, setup: ModelSetup, needs: PoolNeeds) -> KVCachePool:
         """In what the weights have left of the memory."""
@@ -298,7 +308,8 @@ def _put_beside(target: _OnCpu, head: LoadedHead) -> DraftHead:
     return head.beside(target.forward, target.streams, target.pool.num_pages)
 
 
-def _release(pool: KVCachePool, states: StateCache | None, draft: Draft | None) -> None:
+def _release(pool: KVCachePool, states: CacheMemory, draft: Draft | None) -> None:
+    """No request may run, no snapshot be kept."""
     for cache in (pool, states, draft):
         if cache is not None:
             cache.release()

@@ -41,17 +41,25 @@ class GpuLoader:
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
-        model_limits.check_on_gpu(setup.config)
+        model_limits.check_on_gpu(self._site.config, setup.config)
         determinism.check_on_gpu(self._site.config, setup.config)
         loaded = load_on_gpu(self._site, setup)
         return LoadedModel(
             loaded.pool,
             lambda tables: loaded.make_runner(tables.all, grammars),
             loaded.lora_projections,
-            remark=loaded.remark,
+            num_snapshots=loaded.num_snapshots,
+            remark="; ".join(filter(None, (loaded.remark, _told_states(setup.config, loaded)))),
             no_images=model_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
             gpu=loaded.card,
         )
+
+
+def _told_states(model: ModelConfig, loaded: GpuModel) -> str:
+    if loaded.num_snapshots is None:
+        return ""
+    told = model_limits.remark_on_states(model, loaded.num_snapshots)
+    return f"{told}; steps that read prompts run without CUDA graphs"
 
 
 def load_on_gpu(site: LoadSite, setup: ModelSetup, group: RankGroup | None = None) -> GpuModel:

@@ -10,22 +10,20 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine_link.engine_config import EngineConfig
 
 
-def check_on_gpu(model: ModelConfig) -> None:
+def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
     """Raises ConfigError."""
-    for is_so, obstacle in (
-        (
-            bool(model.state_layers),
-            "the state of its recurrent layers is kept by CPUs alone",
-        ),
-        (
-            any(layer.num_chosen is not None for layer in model.attention_layers),
-            "no kernel there chooses the positions that its tokens see",
-        ),
-    ):
-        if is_so:
-            raise ConfigError(
-                f"{model.architecture} is not possible on a GPU: {obstacle}; device=cpu serves it"
-            )
+    if any(layer.num_chosen is not None for layer in model.attention_layers):
+        raise ConfigError(
+            f"{model.architecture} is not possible on a GPU: no kernel there chooses the positions "
+            "that its tokens see; device=cpu serves it"
+        )
+    _check_states(config, model)
+    if model.state_layers and any(config.cuda_graph_tokens):
+        raise ConfigError(
+            f"cuda_graph_tokens={config.cuda_graph_tokens} is not possible with "
+            f"{model.architecture}: with recurrent layers steps that read prompts run without CUDA "
+            "graphs; leave it out"
+        )
     if _needs_made_experts(model):
         raise _not_made(model, "on a GPU they are computed in 16 bits")
 
@@ -49,6 +47,18 @@ def no_images_on_gpu(model: ModelConfig, *, tp: int) -> str:
 
 def check_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> None:
     """Before our C++ is looked for. Raises ConfigError."""
+    _check_states(config, model)
+    if _needs_made_experts(model):
+        if config.cpu_kernels == "torch":
+            raise _not_made(model, "cpu_kernels is torch")
+        if config.load_format == "dummy":
+            raise _not_made(model, "load_format is dummy")
+        if dtype is not torch.bfloat16:
+            raise _not_made(model, f"dtype is {str(dtype).removeprefix('torch.')}")
+
+
+def _check_states(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError."""
     if model.state_layers and not model.attention_layers and config.kv_memory_bytes is not None:
         raise ConfigError(
             f"kv_memory_bytes={config.kv_memory_bytes} is not possible with {model.architecture}: "
@@ -59,13 +69,6 @@ def check_on_cpu(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -
             f"{config.guesses_by} is not possible with {model.architecture}: the state of "
             "its recurrent layers cannot be taken back where a guess is wrong; leave it out"
         )
-    if _needs_made_experts(model):
-        if config.cpu_kernels == "torch":
-            raise _not_made(model, "cpu_kernels is torch")
-        if config.load_format == "dummy":
-            raise _not_made(model, "load_format is dummy")
-        if dtype is not torch.bfloat16:
-            raise _not_made(model, f"dtype is {str(dtype).removeprefix('torch.')}")
 
 
 def check_library(model: ModelConfig, *, is_there: bool) -> None:

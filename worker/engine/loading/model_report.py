@@ -30,6 +30,7 @@ from worker.engine.native.native_choice import (
     may_multiply_codes,
     native_obstacle,
 )
+from worker.engine.request.step_limits import StepLimits
 from worker.engine_link.engine_config import EngineConfig
 
 
@@ -96,19 +97,20 @@ def report_on_gpu(
 ) -> ModelReport:
     """The report of one that takes its weights to `gpu`."""
     try:
-        model_limits.check_on_gpu(model)
+        model_limits.check_on_gpu(config, model)
     except ConfigError as exc:
         return ModelReport(refusal=str(exc))
     share_bytes = int(config.gpu_memory_utilization * gpu.total_bytes())
     usable_bytes = min(gpu.free_bytes(), share_bytes)
     num_weight_bytes = weight_bytes(model, dtype)
     need = _need(model, dtype, usable_bytes, num_weight_bytes)
+    state_bytes = StepLimits.of(config, on_gpu=True).max_running * model.state_bytes
     return ModelReport(
         architecture=model.architecture,
         computed_by=f"{_family_code(model)} on the GPU",
         dtype=dtype_name(dtype),
         need=need,
-        shortage=need if num_weight_bytes > usable_bytes else "",
+        shortage=need if num_weight_bytes + state_bytes > usable_bytes else "",
     )
 
 

@@ -199,7 +199,7 @@ _MIXTURES: dict[str, ReadConfig] = {
     "Qwen3MoeForCausalLM": qwen3_moe_config,
     "SolarOpenForCausalLM": solar_open_config,
 }
-# And these, some of whose layers keep a state beside keys and values: on CPUs alone.
+# And these, some of whose layers keep a state beside keys and values.
 _RECURRENT: dict[str, ReadConfig] = {
     "BambaForCausalLM": bamba_config,
     "FalconH1ForCausalLM": falcon_h1_config,

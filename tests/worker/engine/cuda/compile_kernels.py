@@ -41,6 +41,7 @@ from worker.engine.cuda.kernels.extend_attention import extend_attention
 from worker.engine.cuda.kernels.fixed_linear import fixed_linear
 from worker.engine.cuda.kernels.kept_thresholds import find_kept_thresholds
 from worker.engine.cuda.kernels.page_lists import list_pages
+from worker.engine.cuda.kernels.scan_kernels import TritonScans
 from worker.engine.cuda.kernels.skinny_linear import SkinnyScratch, skinny_linear
 from worker.engine.cuda.kv.kv_dtype import FP8_CAPABILITY, KV_FP8
 from worker.engine.cuda.layers.linear_trial import candidates
@@ -108,6 +109,7 @@ def chosen(gpu: Capability) -> Iterator[Case]:
     yield from linears(4096, 4096, BF16)
     yield from experts(128, 8, 2048, 768, BF16)
     yield from sampling(151936)
+    yield from scans()
     yield from pages()
     for family in FAMILIES:
         yield from attention(gpu, family, BF16, BF16)
@@ -149,6 +151,7 @@ def all_cases(gpu: Capability) -> Iterator[Case]:
         yield from experts(num_experts, num_chosen, hidden_size, size, dtype)
     for vocab_size in (300, 32000, 128256, 151936):
         yield from sampling(vocab_size)
+    yield from scans()
     yield from pages()
 
 
@@ -282,6 +285,48 @@ def sampling(vocab_size: int) -> Iterator[Case]:
         f"thresholds of {vocab_size}",
         lambda: find_kept_thresholds(logits, floats, integers, floats, floats),
     )
+
+
+def scans() -> Iterator[Case]:
+    """In the shapes of Qwen3-Next, Kimi Linear, Nemotron-H, MiniMax and Falcon Mamba."""
+    slots = empty(NUM_ROWS, dtype=torch.int64)
+    nowhere = TritonScans(slots, [1] * NUM_ROWS, (), lambda values: values.to(NOWHERE))
+
+    def tokens(*shape: int) -> torch.Tensor:
+        return empty(NUM_ROWS, *shape, dtype=F32)
+
+    for num_heads, value_dim, key_dim, num_decays in ((32, 128, 128, 1), (32, 128, 128, 128)):
+        vectors = tokens(num_heads, key_dim)
+        yield Case(
+            f"gated delta of {num_heads} {value_dim} {key_dim} by {num_decays}",
+            functools.partial(
+                nowhere.gated_delta,
+                empty(NUM_ROWS, num_heads, value_dim, key_dim, dtype=F32),
+                tokens(num_heads, num_decays),
+                tokens(num_heads),
+                vectors,
+                vectors,
+                tokens(num_heads, value_dim),
+            ),
+        )
+    for num_heads, head_dim, state_size, num_rates in (
+        (128, 64, 128, (1, 1)),
+        (64, 128, 128, (1, 1)),
+        (1, 8192, 16, (8192, 16)),
+    ):
+        vectors = tokens(num_heads, state_size)
+        yield Case(
+            f"selective scan of {num_heads} {head_dim} {state_size}",
+            functools.partial(
+                nowhere.selective,
+                empty(NUM_ROWS, num_heads, head_dim, state_size, dtype=F32),
+                tokens(num_heads, num_rates[0]),
+                empty(num_heads, *num_rates, dtype=F32),
+                tokens(num_heads, head_dim),
+                vectors,
+                vectors,
+            ),
+        )
 
 
 def pages() -> Iterator[Case]:

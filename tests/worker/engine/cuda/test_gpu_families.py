@@ -19,7 +19,14 @@ from tests.worker.engine.cuda.short_device import ShortDevice
 from tests.worker.engine.cuda.strict_device import StrictDevice, strict_gpu
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig
 from tests.worker.engine.encoder.test_encoder_scores import save_tiny_encoder
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, GENERAL, LATENT, MIXTURES
+from tests.worker.engine.families import (
+    FUSED,
+    FUSED_IN_TORCH,
+    GENERAL,
+    LATENT,
+    MIXTURES,
+    RECURRENT,
+)
 from tests.worker.engine.models.vision.test_towers import STORIES, Seeing
 from tests.worker.engine.test_images import add_of
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_model
@@ -38,7 +45,8 @@ def strict() -> Iterator[StrictDevice]:
 
 
 def save_family(path: Path, family: str, **changes: Any) -> Path:
-    model_type, overrides = (FUSED | FUSED_IN_TORCH | MIXTURES | LATENT | GENERAL)[family]
+    families = FUSED | FUSED_IN_TORCH | MIXTURES | LATENT | GENERAL | RECURRENT
+    model_type, overrides = families[family]
     return save_tiny_model(path, model_type, **(overrides | changes))
 
 
@@ -75,6 +83,34 @@ def test_a_family_gives_the_tokens_of_the_cpu(tmp_path: Path, family: str) -> No
     gpu = LateDevice()
     assert_like_the_cpu(path, gpu, *requests((60, 1, 17, 40), max_tokens=30))
     assert gpu.num_replays > 10
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["lfm2", *(pytest.param(each, marks=pytest.mark.nightly) for each in [*RECURRENT][1:])],
+)
+def test_states_give_the_tokens_of_the_cpu(tmp_path: Path, family: str) -> None:
+    """From their snapshots, too: steps that decode are graphs, and come by page borders."""
+    path, gpu = save_family(tmp_path, family), LateDevice()
+    adds = requests((70, 1, 17, 40), max_tokens=12)
+    rig, theirs = GpuRig(path, gpu, overlap=True, **SMALL), GpuRig(path, None, **SMALL)
+    assert rig.run(*adds) == theirs.run(*adds)
+    assert gpu.num_replays > 10
+    told = [*random_prompt(70, 0), *rig.channel.tokens()[0], 7]
+    again = make_add(9, told, max_tokens=3, ignore_eos=True)
+    assert rig.run(again)[9] == theirs.run(again)[9]
+    assert rig.channel.steps[-1].load.num_prefix_hits > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", ["qwen3_next", "bamba"])
+def test_states_never_wait_for_the_gpu(
+    tmp_path: Path, strict: StrictDevice, interpreter: None, family: str
+) -> None:
+    """By our own kernels."""
+    config = {"attention_backend": "triton", "cuda_graph_sizes": (2,)}
+    path = save_family(tmp_path, family)
+    assert_like_the_cpu(path, strict, *requests((20, 3), max_tokens=3), **config)
 
 
 def test_no_position_is_beyond_what_the_model_knows(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from worker.engine.loading import model_limits
 from worker.engine.loading.memory_check import weight_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.registry import read_model_config
+from worker.engine_link.engine_config import EngineConfig
 
 KINDS: tuple[MadeFormat, ...] = get_args(MadeFormat)
 QWEN: dict[str, Any] = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
@@ -145,7 +146,7 @@ def test_what_our_cpp_does_not_multiply_is_refused(
     with pytest.raises(ConfigError, match=sentence):
         Rig(source, quantization="int8", **config)
     with pytest.raises(ConfigError, match="on a GPU they are computed in 16 bits"):
-        model_limits.check_on_gpu(read_model_config(source, "int8", on_gpu=True))
+        model_limits.check_on_gpu(EngineConfig(), read_model_config(source, "int8", on_gpu=True))
 
 
 def test_experts_of_a_gguf_file(tmp_path: Path) -> None:

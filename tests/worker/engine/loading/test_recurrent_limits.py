@@ -28,10 +28,9 @@ from tests.worker.engine.families import RECURRENT
 from tests.worker.engine.models.test_transformers_models import architectures_of
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_recurrent
 from tests.worker.engine_fakes import make_add
-from worker.engine.cache import state_snapshots
 from worker.engine.cache.state_snapshots import num_snapshots
 from worker.engine.loading import memory_check
-from worker.engine.loading.memory_check import check_memory
+from worker.engine.loading.memory_check import check_memory, weight_bytes
 from worker.engine.loading.model_report import report_on, report_on_gpu
 from worker.engine.models.registry import read_model_config
 from worker.engine_link.engine_config import EngineConfig
@@ -71,16 +70,15 @@ def test_prefixes_are_kept_where_states_are(path: Path, num_slots: int | None, r
     assert re.search(remark, ready.remark)
 
 
-def test_states_take_what_is_left_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_take_what_is_left_of_the_memory() -> None:
     """At most a quarter, and a GiB; what is configured is counted before anything is loaded."""
     nums = []
     for available in (100, 4000, 8 << 30):
-        monkeypatch.setattr(state_snapshots, "available_memory_bytes", lambda size=available: size)
-        nums.append(num_snapshots(EngineConfig(), 10, 1 << 30, 80))
-        nums.append(num_snapshots(EngineConfig(), 10, 50, 90))
+        nums.append(num_snapshots(EngineConfig(), 10, 1 << 30, available, 80))
+        nums.append(num_snapshots(EngineConfig(), 10, 50, available, 90))
     assert nums == [2, 1, 100, 50, (1 << 30) // 10, 50]
-    assert num_snapshots(EngineConfig(), 10, 50, 9 << 30) == 0
-    assert num_snapshots(EngineConfig(state_snapshots=70), 10, 50, 9 << 30) == 70
+    assert num_snapshots(EngineConfig(), 10, 50, 8 << 30, 9 << 30) == 0
+    assert num_snapshots(EngineConfig(state_snapshots=70), 10, 50, 8 << 30, 9 << 30) == 70
     with pytest.raises(ConfigError, match="state_snapshots must be at least 0, not -1"):
         EngineConfig(state_snapshots=-1).check()
 
@@ -97,13 +95,15 @@ def test_nothing_is_guessed_where_no_token_can_be_taken_back(path: Path) -> None
         assert Rig(path, state_snapshots=num_slots).engine._scheduler._drafter is None
 
 
-def test_a_gpu_is_refused(path: Path) -> None:
-    sentence = "Lfm2ForCausalLM is not possible on a GPU: .*; device=cpu serves it"
+def test_states_count_as_memory_of_a_gpu(path: Path) -> None:
+    model, config = read_model_config(path), EngineConfig(gpu_memory_utilization=1.0, max_running=9)
+    needed = weight_bytes(model, torch.float32) + 9 * STATE_BYTES
+    for num_bytes, is_short in ((needed, False), (needed - 1, True)):
+        report = report_on_gpu(config, model, torch.float32, LateDevice(num_bytes))
+        assert bool(report.shortage) == is_short
+    sentence = r"cuda_graph_tokens=\(16,\) is not possible with Lfm2ForCausalLM: with recurrent"
     with pytest.raises(ConfigError, match=sentence):
-        GpuRig(path, LateDevice())
-    model = read_model_config(path)
-    report = report_on_gpu(EngineConfig(), model, torch.float32, LateDevice())
-    assert "device=cpu serves it" in report.refusal
+        GpuRig(path, LateDevice(), cuda_graph_tokens=(16,))
 
 
 def test_several_ranks_are_refused(path: Path) -> None:

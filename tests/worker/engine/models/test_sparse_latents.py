@@ -25,6 +25,7 @@ from worker.engine.models.decoder_config import DecoderConfig, with_latents
 from worker.engine.models.latent import indexer
 from worker.engine.models.norms import NoNorm
 from worker.engine.models.registry import FUSED_ARCHITECTURES, read_model_config
+from worker.engine_link.engine_config import EngineConfig
 
 PROMPT = random_prompt(90, seed=4)  # far more than are chosen
 LATENT_DIM, INDEX_DIM = 28, 20  # values that a token keeps
@@ -168,7 +169,7 @@ def test_all_matrices_count_as_memory(paths: dict[str, Path]) -> None:
 
 def test_a_gpu_is_refused(paths: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="GlmMoeDsaForCausalLM is not possible on a GPU"):
-        model_limits.check_on_gpu(read_model_config(paths["glm_moe_dsa"]))
+        model_limits.check_on_gpu(EngineConfig(), read_model_config(paths["glm_moe_dsa"]))
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ def choose_attention(
     """All ranks take what rank 0 has chosen. Raises ConfigError."""
     if config.attention_backend == "torch":
         return ChosenAttention("torch", PlainAttention, PlainAttention)
+    if not layers:
+        return ChosenAttention("none", PlainAttention, PlainAttention)
     from worker.engine.cuda.attention.attention_kernels import AttentionKernels
 
     kernels = AttentionKernels(device, step, dtype)

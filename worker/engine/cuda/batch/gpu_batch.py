@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from worker.engine.layers.state_layer import StepStates
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.models.model import ImageRows
 from worker.engine.request.token_ranges import Ints
@@ -70,7 +71,7 @@ class GpuBatch:
     page_table: torch.Tensor  # [num_rows, max_pages] int32
     image_rows: Sequence[ImageRows] = ()
     loras: LoraBatch | None = None
-    states: None = None  # no model that keeps one is computed on a GPU
+    states: StepStates | None = None  # None: no layer of the model keeps one
 
     @property
     def rope_positions(self) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import msgspec
 import torch
 
+from worker.engine.cpu.state_cache import StatePlan
 from worker.engine.cuda.batch.step_plan import StepPlan
 from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
@@ -62,6 +63,7 @@ class StepPiece:
     adapters: Sequence[Adapter | None]  # [num_rows]
     images: Sequence[ImageSpan] = ()
     is_part: bool = False  # other pieces of the step are computed before it is collected
+    states: StatePlan | None = None  # set: what it has begun it cannot begin again
 
     @property
     def num_tokens(self) -> int:
@@ -174,7 +176,8 @@ class GpuRunner:
         adapters = [entry.req.adapter for entry in batch.entries]
         numbers = NO_ROWS if self._followers is None else adapter_numbers(adapters)
         step = RunStep(plan, max_pages, updates, reads_hidden, batch.chooses_late, numbers)
-        piece = StepPiece(step, batch.sample_points, adapters, image_spans(batch))
+        images, states = image_spans(batch), self._rank.plan_states(batch)
+        piece = StepPiece(step, batch.sample_points, adapters, images, states=states)
         self._send(step)
         whole = self._compute(piece)
         pieces = [whole] if whole is not None else self._compute_halved(piece)
@@ -216,7 +219,9 @@ class GpuRunner:
 
         @torch.inference_mode()
         def work() -> None:
-            hidden, logits, draw = self._rank.compute(step, self._image_rows(piece), loras)
+            hidden, logits, draw = self._rank.compute(
+                step, self._image_rows(piece), loras, piece.states
+            )
             if step.reads_hidden:
                 assert hidden is not None, "it runs in no graph that gives logits alone"
                 output.hidden = download(self._device, hidden)
@@ -227,6 +232,9 @@ class GpuRunner:
             else:  # of a graph, which the piece behind it may use
                 output.logits = logits.clone() if piece.is_part else logits
 
+        if piece.states is not None:  # without memory for it the engine ends
+            self._device.enqueue(work)
+            return output
         return output if self._has_memory(work) else None
 
     def _image_rows(self, piece: StepPiece) -> Sequence[ImageRows]:

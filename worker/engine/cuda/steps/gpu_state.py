@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from worker.engine.cpu.state_cache import StateCache
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.batch.step_inputs import StepInputs
@@ -49,3 +50,4 @@ class GpuState:
     inputs: StepInputs
     forward: GpuForward
     mixed: GpuForward  # for CUDA graphs of steps with prefill: its attention can be there
+    states: StateCache | None = None  # of recurrent layers

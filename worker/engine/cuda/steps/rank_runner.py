@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from worker.engine.cpu.state_cache import StateCache, StatePlan
 from worker.engine.cuda.batch.step_inputs import pack
 from worker.engine.cuda.steps.gpu_state import GpuState
 from worker.engine.cuda.steps.step_graphs import Computed, StepGraphs
@@ -15,11 +16,12 @@ from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.models.model import ImageRows
+from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.token_ranges import Ints
 
 
 class RankRunner:
-    """The same on every rank, or on the only one. All methods are part of enqueued work.
+    """The same on every rank, or on the only one. Methods are part of enqueued work.
 
     The token that a request chose last lies in `last_token_ids`, by its row of the page table: the
     input of a step that was planned before the host knew it.
@@ -35,24 +37,34 @@ class RankRunner:
         self._device = device
         self._forward = state.forward
         self._inputs = state.inputs
+        self._states = state.states
         self._graphs = graphs
         self._group = group
+
+    def plan_states(self, batch: ScheduleBatch) -> StatePlan | None:
+        """Before the step is enqueued. None: the model keeps no states."""
+        return None if self._states is None else self._states.plan(batch)
 
     def compute(
         self,
         step: RunStep,
         image_rows: Sequence[ImageRows] = (),  # on the device
         loras: LoraBatch | None = None,
+        states: StatePlan | None = None,
     ) -> Computed:
         plan, shape = step.plan, None
         if step.page_updates.shape[1]:
             self._inputs.page_table.apply(upload(self._device, step.page_updates))
+        if states is not None:
+            self._of_states.prepare(states)
         if loras is None and not image_rows:
             shape = self._graphs.shape_for(plan, reads_hidden=step.reads_hidden)
         if shape is not None:
             computed = self._graphs.run(plan, shape)
+            if states is not None:
+                self._of_states.keep_marked(states)
         else:
-            computed = Computed(self._hidden(step, image_rows, loras), None)
+            computed = Computed(self._hidden(step, image_rows, loras, states), None)
         hidden = computed.hidden
         if hidden is not None and plan.num_samples:
             logits = self._forward.logits(hidden[upload(self._device, plan.sample_idx)])
@@ -73,8 +85,17 @@ class RankRunner:
             self._group.share(hidden)
         return self._forward.logits(hidden)
 
+    @property
+    def _of_states(self) -> StateCache:
+        assert self._states is not None, "the model keeps some"
+        return self._states
+
     def _hidden(
-        self, step: RunStep, image_rows: Sequence[ImageRows], loras: LoraBatch | None
+        self,
+        step: RunStep,
+        image_rows: Sequence[ImageRows],
+        loras: LoraBatch | None,
+        states: StatePlan | None,
     ) -> torch.Tensor:
         """[num_tokens, hidden_size], without a graph."""
         plan = step.plan
@@ -83,4 +104,11 @@ class RankRunner:
         if loras is not None:
             loras = loras.moved(lambda rows: upload(self._device, rows.numpy()))
         batch = self._inputs.batch(packed, plan.shape, step.max_pages)
-        return self._forward.hidden(dataclasses.replace(batch, image_rows=image_rows, loras=loras))
+        return self._forward.hidden(
+            dataclasses.replace(
+                batch,
+                image_rows=image_rows,
+                loras=loras,
+                states=None if states is None else self._of_states.states(states),
+            )
+        )

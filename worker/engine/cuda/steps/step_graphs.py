@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from worker.engine.cuda.sampling.captured_draws import CapturedDraws, DrawCaptur
 from worker.engine.cuda.sampling.draws import Draws
 from worker.engine.cuda.steps.gpu_state import GpuForward, GpuState
 from worker.engine.device.gpu_device import GpuDevice, Work, upload_to
+from worker.engine.layers.state_layer import StepStates
 from worker.engine.models.model_config import ModelConfig
 from worker.engine_link.engine_config import EngineConfig
 
@@ -107,6 +109,7 @@ class StepGraphs:
         self._draws: CapturedDraws | None = None
         if draws is not None:
             self._draws = CapturedDraws(device, draws, state.inputs, self._logits, self._packed)
+        self._states: dict[StepShape, StepStates] = {}
         self._shapes = sorted(shapes)
         self._graphs: dict[StepShape, Work] = {}
         self.taken_bytes: dict[StepShape, int] = {}  # by each beyond what it found
@@ -139,6 +142,7 @@ class StepGraphs:
         """Gives the graphs up, and their memory."""
         self._shapes.clear()
         self._graphs.clear()
+        self._states.clear()
         self._draws = None
 
     def _send(self, plan: StepPlan, shape: StepShape) -> None:
@@ -157,11 +161,23 @@ class StepGraphs:
 
     def _compute(self, shape: StepShape) -> None:
         forward = self._forward(shape)
-        hidden = forward.hidden(self._inputs.batch(self._packed[: packed_size(shape)], shape))
+        batch = self._inputs.batch(self._packed[: packed_size(shape)], shape)
+        hidden = forward.hidden(dataclasses.replace(batch, states=self._states_of(shape)))
         if shape.is_decode:
             forward.write_logits(hidden, self._logits[: shape.num_rows])
         else:
             self._hidden[: shape.num_tokens].copy_(hidden)
+
+    def _states_of(self, shape: StepShape) -> StepStates | None:
+        """Made before the capture, and what it looks up with it: they are sent to the GPU then."""
+        cache = self._state.states
+        if cache is None:
+            return None
+        if shape not in self._states:
+            assert shape.is_decode, "steps with prefill run without graphs"
+            slots, _ = self._inputs.rows_and_lens(self._packed, shape)
+            self._states[shape] = cache.decoding(slots)
+        return self._states[shape]
 
     def _forward(self, shape: StepShape) -> GpuForward:
         return self._state.forward if shape.is_decode else self._state.mixed

@@ -38,8 +38,8 @@ class LightningMixer:
         self._gates = linears.make(read("output_gate", num_values, size), None)
         heads = torch.arange(1, config.num_heads + 1)
         slopes = 2.0 ** (-8.0 / config.num_heads * heads) * config.slope_scale
-        self._rates = -slopes[:, None, None]
         self._norm = read("norm", num_values).float()
+        self._rates = -slopes[:, None, None].to(self._norm.device)
         self._out = linears.make(read("out_proj", size, num_values), None)
 
     def forward(
@@ -51,7 +51,7 @@ class LightningMixer:
         (matrices,) = states.layers[self._state_id]
         by_head = activate(self._in(x).float(), "silu").view(len(x), config.num_heads, -1)
         queries, keys, values = by_head.chunk(3, dim=-1)
-        times = torch.ones(len(x), 1, 1)
+        times = torch.ones(len(x), 1, 1, device=x.device)
         rows = states.scanned(matrices)
         output = selective_scan(rows, times, self._rates, values, keys, queries).flatten(1)
         normed = functional.rms_norm(output, output.shape[-1:], self._norm, _NORM_EPS)

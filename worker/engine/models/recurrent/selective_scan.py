@@ -20,6 +20,8 @@ def selective_scan(
     Token by token, of all rows at once. A token's bits do not depend on other rows, nor on where a
     text was cut: its matrix is changed by one multiplication and one addition wherever it comes.
     """
+    if rows.kernels is not None:
+        return rows.kernels.selective(rows.matrices, times, rates, values, writers, readers)
     output = torch.empty_like(values)
     for tokens, matrix in rows.turns():
         matrix *= torch.exp(times[tokens][..., None] * rates)
