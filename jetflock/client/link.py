@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 from collections.abc import Mapping
@@ -170,7 +171,9 @@ class Link:
         return bool(self._nc.is_closed)
 
     async def close(self) -> None:
-        await self._nc.close()
+        # The server may be gone already; uvloop says so in words of its own.
+        with contextlib.suppress(OSError, RuntimeError):
+            await self._nc.close()
         for inbox in list(self._inboxes.values()):
             inbox.put(None)
 

@@ -16,6 +16,7 @@ import jetflock.client.endpoints
 import jetflock.client.service
 import jetflock.client.stream_reader
 from jetflock import Client
+from jetflock.client.link import ConnectionChanged, Link
 from jetflock.client.result import ToolCall, ToolCallDiff
 from jetflock.errors import (
     ApiError,
@@ -29,8 +30,10 @@ from jetflock.errors import (
     ResumeConflict,
     StreamLost,
 )
+from shared.nats_client.connection_end import abort_transport
 from tests.jetflock.scripted_service import PIECES, RID, TEXT, ScriptedService, Story, event_id
 from tests.nats_server import NatsServer
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -354,7 +357,7 @@ async def test_nobody_there_at_all(client: Client) -> None:
 
 async def test_a_frontend_that_comes_late_is_found(client: Client, nats_server: NatsServer) -> None:
     asking = client.generate_async("Tell me")
-    await asyncio.sleep(0.3)
+    await time_to_err(0.3)  # nobody listens: it asks on
     service = await ScriptedService.start(nats_server.url)
     assert (await asking).text == TEXT
     await service.close()
@@ -563,6 +566,19 @@ async def test_a_shutdown_is_told_to_who_waits(
         client.models()
     client.shutdown()
     assert service.aborted == []
+
+
+async def test_a_shutdown_at_the_moment_in_which_the_server_dies_is_told_too(
+    nats_server: NatsServer,
+) -> None:
+    link = await Link.connect(nats_server.url, None, "", {})
+    inbox = link.inbox()
+    abort_transport(link._nc)
+    await asyncio.sleep(0)  # it has heard of that, and not yet tried to come back
+    await link._nc.publish("nobody", b"waits to be sent")
+    await link.close()
+    with pytest.raises(ConnectionChanged):
+        await inbox.next(5)
 
 
 async def test_any_endpoint_can_be_asked(client: Client, service: ScriptedService) -> None:
