@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
+
+from tests.eventually import Looks
 
 _TIMEOUT_S = 10.0
 
@@ -13,11 +14,9 @@ _TIMEOUT_S = 10.0
 def freeze(pid: int) -> None:
     """Returns when every thread stands still: the signal itself does not wait for that."""
     os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + _TIMEOUT_S
-    while not _stands_still(pid):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"process {pid} does not stop")
-        time.sleep(0.001)
+    for _ in Looks(_TIMEOUT_S, f"process {pid} does not stop"):
+        if _stands_still(pid):
+            return
 
 
 def thaw(pid: int) -> None:

@@ -6,9 +6,9 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from tests.eventually import Looks
 from tests.nats_server import free_port
 
 CONFIGS = Path(__file__).parents[1] / "deploy/nats"
@@ -44,11 +44,10 @@ class DomainServer:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + timeout_s
-        while not self._greets():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.02)
+        for _ in Looks(timeout_s, (self.folder / "log").read_text):
+            if self._greets():
+                return
+            assert self._process.poll() is None, (self.folder / "log").read_text()
 
     def kill(self) -> None:
         if self._process is not None:

@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import Looks
 from tests.freezing import freeze, thaw
 from tests.nats_server import free_port
 
@@ -117,11 +117,9 @@ class NatsCluster:
         for server in self.servers:
             if not server.is_alive:
                 self.start_one(server)
-        deadline = time.monotonic() + timeout_s
-        while not all(server.monitor("healthz").get("status") == "ok" for server in self.servers):
-            if time.monotonic() > deadline:
-                raise RuntimeError("\n".join(server.log for server in self.servers))
-            time.sleep(0.05)
+        for _ in Looks(timeout_s, lambda: "\n".join(server.log for server in self.servers)):
+            if all(server.monitor("healthz").get("status") == "ok" for server in self.servers):
+                break
 
     def start_one(self, server: ClusteredServer) -> None:
         server.start(self.routes(server))
@@ -148,8 +146,7 @@ class NatsCluster:
                         return str(leader)
             return ""
 
-        deadline = time.monotonic() + timeout_s
-        while not (leader := await asyncio.to_thread(ask)):
-            assert time.monotonic() < deadline, "JetStream has no leader"
-            await asyncio.sleep(0.1)
+        async for _ in Looks(timeout_s, "JetStream has no leader"):
+            if leader := await asyncio.to_thread(ask):
+                break
         return self.named(leader)

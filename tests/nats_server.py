@@ -11,10 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.eventually import Looks
 from tests.freezing import freeze, thaw
 
 # Below those that systems give to connections that go out: none of these takes the port of a
@@ -77,17 +77,14 @@ class NatsServer:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=0.5) as probe:
-                    if probe.recv(4) == b"INFO":
-                        return
-            except OSError:
-                pass
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.02)
+        for _ in Looks(timeout_s, (self.folder / "log").read_text, 0.02):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), timeout=0.5) as probe,
+            ):
+                if probe.recv(4) == b"INFO":
+                    return
+            assert self._process.poll() is None, (self.folder / "log").read_text()
 
     def kill(self) -> None:
         if self._process is not None:

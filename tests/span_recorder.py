@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Callable
 
 from opentelemetry.sdk.resources import Resource
@@ -13,6 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from shared.telemetry.otel_tracer import OtelTracer
+from tests.eventually import Looks
 
 
 class SpanRecorder:
@@ -42,10 +41,9 @@ class SpanRecorder:
         return span
 
     async def wait_for(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"only {self.names} came"
-            await asyncio.sleep(0.01)
+        async for _ in Looks(timeout_s, lambda: f"only {self.names} came"):
+            if condition():
+                return
 
     def assert_tells_nothing_of(self, *texts: str) -> None:
         """Neither names nor attributes nor events hold what a client or a model has said."""

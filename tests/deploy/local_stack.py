@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from tests.eventually import Looks, wait_until  # noqa: F401 - others, too
 from tests.forked_program import ForkedProgram, ModuleWords
 from tests.nats_server import free_port
 
@@ -24,13 +24,6 @@ _FRONT = {
 }  # of a stand-in, and with a detokenizer
 REAL_ROLES = (sys.executable, "-m", "jetflock", "serve")
 REPOSITORY = Path(__file__).parents[2]
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)
 
 
 def any_alive(processes: Sequence[psutil.Process]) -> bool:
@@ -117,11 +110,10 @@ class LocalStack:
         return self
 
     def wait_ready(self, timeout_s: float = 60.0) -> LocalStack:
-        deadline = time.monotonic() + timeout_s
-        while "Ctrl-C stops it." not in self.out and '"event":"ready"' not in self.out:
+        for _ in Looks(timeout_s, lambda: self.err):
+            if "Ctrl-C stops it." in self.out or '"event":"ready"' in self.out:
+                break
             assert self.process.poll() is None, self.err
-            assert time.monotonic() < deadline, self.err
-            time.sleep(0.05)
         return self
 
     def processes(self) -> list[psutil.Process]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from deploy.local.nats_binary import find_nats_server
 from deploy.local.nats_child import NatsChild
 from shared.config import ClusterConfig
 from shared.storage.byte_budget import ByteBudget
+from tests.eventually import Looks
 from tests.leaf_nodes import Hub
 from tests.nats_cluster import CONFIG, ClusteredServer, monitored
 from tests.nats_server import free_port
@@ -87,13 +87,11 @@ def told(varz: Mapping[str, Any], name: str) -> int:
 
 
 def wait_for_varz(monitor_port: int, *, stores: bool = True) -> dict[str, Any]:
-    deadline = time.monotonic() + 20
-    while True:
+    for _ in Looks(why="the server tells nothing"):
         varz = monitored(monitor_port, "varz")
         if varz and (not stores or varz["jetstream"].get("config")):
-            return varz
-        assert time.monotonic() < deadline, "the server tells nothing"
-        time.sleep(0.05)
+            break
+    return varz
 
 
 def test_every_shipped_file_is_known_here() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import stat
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from deploy.nats.permissions import (
 from shared.config import ERASER, ClusterConfig
 from shared.nats_client.connection import connect
 from shared.subjects import Subjects
+from tests.eventually import Looks
 from tests.forked_program import run_program
 from tests.nats_users import NatsUsers
 
@@ -192,10 +191,9 @@ async def refused_subjects(thief: Thief, kind: str, asked: Iterable[str]) -> set
     """The client tells errors in lower case."""
     if thief.user != ADMIN:
         await thief.publish("the.last.one")  # when this is refused, all before it were
-        deadline = time.monotonic() + 60
-        while not any("the.last.one" in error for error in thief.refused):
-            assert time.monotonic() < deadline, f"{thief.user} heard {thief.refused}"
-            await asyncio.sleep(0.01)
+        async for _ in Looks(60, lambda: f"{thief.user} heard {thief.refused}"):
+            if any("the.last.one" in error for error in thief.refused):
+                break
     marker = f'permissions violation for {kind} to "'
     told = {error.split('"')[1] for error in thief.refused if marker in error.lower()}
     return {subject for subject in asked if subject.lower() in told}

@@ -18,6 +18,7 @@ from shared.protocol.codec import encode
 from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerState
 from shared.storage.streams import ensure_consumers
 from shared.subjects import new_rid
+from tests.eventually import eventually_async
 from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.integration
@@ -58,7 +59,7 @@ async def test_what_waits_and_runs_is_counted_over_all_consumers(cluster: Cluste
     for job_class in ("interactive", "interactive", "interactive", "batch"):
         await cluster.js.publish(cluster.subjects.request(POOL, job_class, "", new_rid()), b"x")
     await pull(cluster, 2)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # so long they wait
     seen = await seen_by(watch)
     assert (seen.num_waiting, seen.num_running) == (2, 2)
     assert seen.num_arrived - nothing.num_arrived == 4
@@ -144,7 +145,5 @@ async def test_turns(cluster: Cluster) -> None:
     assert not await second.take()
     assert await other_pool.take()
     assert await other_role.take()
-    async with asyncio.timeout(30):
-        while not await second.take():  # noqa: ASYNC110 - the server lets it expire
-            await asyncio.sleep(0.2)
+    await eventually_async(second.take, 30)  # the server lets it expire
     assert not await first.take()

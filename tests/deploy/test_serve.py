@@ -30,6 +30,7 @@ from shared.nats_client.connection import round_trip
 from shared.subjects import Subjects
 from tests.deploy.local_stack import REPOSITORY, STAND_INS, LocalStack, any_alive, wait_until
 from tests.e2e.role_stack import DEMO_MODEL
+from tests.eventually import Looks
 from tests.gguf_files import write_small_llama
 from tests.jetflock.terminal_program import TerminalProgram
 from tests.lora_adapters import make_lora_files
@@ -366,14 +367,14 @@ async def test_workers_that_always_die_are_told_of(make_stack: MakeStack, tmp_pa
     stack = make_stack(env={"STAND_IN_WORKER": f"crash-while {broken}"}).start().wait_ready()
     broken.touch()
     stack.role("worker").kill()
-    async with asyncio.timeout(30):
-        while not (failure := (await _cards(stack))["jetflock-demo"][1]):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+    async for _ in Looks(30):
+        if failure := (await _cards(stack))["jetflock-demo"][1]:
+            break
     assert failure == "it ended with status 7: worker: the stars have gone out"
     broken.unlink()
-    async with asyncio.timeout(60):
-        while (await _cards(stack))["jetflock-demo"][1]:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+    async for _ in Looks(60):
+        if not (await _cards(stack))["jetflock-demo"][1]:
+            break
 
 
 async def test_adapters_can_be_asked_for_while_no_worker_runs(

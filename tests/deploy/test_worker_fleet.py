@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -14,10 +13,11 @@ from deploy.local.kept_process import KeptProcess, Launch
 from deploy.local.worker_fleet import WorkerFleet
 from shared.errors import ConfigError
 from shared.protocol.role_cards import WorkerRole
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.e2e
 
-SLEEP = "import time; time.sleep(1000)"
+SLEEP = "import signal; signal.pause()"
 
 
 class Fleet:
@@ -46,17 +46,11 @@ class Fleet:
         return sorted(kept.name for kept in self.fleet.members)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - other processes are waited for
-            await asyncio.sleep(0.02)
-
-
 async def test_those_that_serve_nobody_leave_first() -> None:
     fleet = Fleet()
     async with asyncio.TaskGroup() as tasks:
         fleet.fleet.resize(4, "both", {}, tasks)
-        await until(lambda: all(kept.pid for kept in fleet.fleet.members))
+        await eventually(lambda: all(kept.pid for kept in fleet.fleet.members))
         assert fleet.told == [(f"{idx}-{idx + 1}", "starting") for idx in range(4)]
         fleet.fleet.resize(3, "both", {"0-1": 3, "1-2": 0, "3-4": 5}, tasks)
         assert fleet.names == ["0", "1", "3"], "2 is not ready"
@@ -65,16 +59,16 @@ async def test_those_that_serve_nobody_leave_first() -> None:
         fleet.fleet.resize(0, "decode", {"3-4": 5}, tasks)
         assert fleet.names == ["3"], "it has another role"
         assert fleet.fleet.leaving_ids >= {"1-2", "0-1"}
-        await until(lambda: not fleet.fleet.leaving_ids)
+        await eventually(lambda: not fleet.fleet.leaving_ids)
         await fleet.fleet.stop(5)
 
 
 async def test_the_place_of_one_that_leaves_is_not_taken() -> None:
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); "
-    fleet = Fleet(stubborn + "time.sleep(1000)")
+    stubborn = "import signal; signal.signal(15, signal.SIG_IGN); print('up'); "
+    fleet = Fleet(stubborn + "signal.pause()")
     async with asyncio.TaskGroup() as tasks:
         fleet.fleet.resize(2, "both", {}, tasks)
-        await until(lambda: len(fleet.said) == 2)
+        await eventually(lambda: len(fleet.said) == 2)
         fleet.fleet.resize(1, "both", {"0-1": 1}, tasks)
         fleet.fleet.resize(2, "both", {"0-1": 1}, tasks)
         assert fleet.names == ["0", "2"]
@@ -85,7 +79,7 @@ async def test_one_that_keeps_dying_stays_a_member_and_is_not_hurried() -> None:
     fleet = Fleet("raise SystemExit(2)")
     async with asyncio.TaskGroup() as tasks:
         fleet.fleet.resize(1, "both", {}, tasks)
-        await until(lambda: sum("starting it again" in line for line in fleet.said) == 3)
+        await eventually(lambda: sum("starting it again" in line for line in fleet.said) == 3)
         for _ in range(100):
             fleet.fleet.resize(1, "both", {}, tasks)
         delays = [line.rsplit(" ", 2)[1] for line in fleet.said]

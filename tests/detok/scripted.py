@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done, ReplayReply, ReplayRequest, TextChunk
 from shared.subjects import new_incarnation, new_rid
+from tests.eventually import Looks, eventually, eventually_async  # noqa: F401 - others, too
 from tests.forked_program import REPOSITORY, ForkedProgram
 
 POOL = "pool-1"
@@ -64,20 +65,6 @@ def make_rid(cluster: Cluster, partition: int = 0) -> str:
         rid = new_rid()
         if cluster.subjects.partition(rid) == partition:
             return rid
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
-
-
-async def eventually_async(condition: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not await condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -195,11 +182,7 @@ def make_reply(subject: str, rid: str) -> SealedReply:
 
 
 async def wait_for_done(cluster: Cluster, rid: str, timeout_s: float = PATIENCE_S) -> Done:
-    deadline = time.monotonic() + timeout_s
-    while (done := await read_done(cluster, rid)) is None:
-        assert time.monotonic() < deadline, "no DONE in time"
-        await asyncio.sleep(0.01)
-    return done
+    return await eventually_async(lambda: read_done(cluster, rid), timeout_s)
 
 
 async def ask_replay(
@@ -249,12 +232,11 @@ async def wait_for_owners(
 ) -> float:
     """Seconds until every partition belongs to somebody else."""
     started = time.monotonic()
-    while True:
+    async for _ in Looks(timeout_s, "partitions stay with their owners"):
         now = await owners(cluster)
         if len(now) == cluster.subjects.num_partitions and not other_than & set(now.values()):
-            return time.monotonic() - started
-        assert time.monotonic() - started < timeout_s, f"owners are {now}"
-        await asyncio.sleep(0.01)
+            break
+    return time.monotonic() - started
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -57,10 +56,7 @@ async def writing(writer: BillWriter, settled_to: int) -> AsyncIterator[None]:
 
 
 async def until_floor_is(writer: BillWriter, floor: int | None) -> None:
-    deadline = time.monotonic() + 20
-    while writer.floor != floor:
-        assert time.monotonic() < deadline, writer.floor
-        await asyncio.sleep(0.02)
+    await eventually(lambda: writer.floor == floor)
 
 
 async def stored(cluster: Cluster) -> list[BillBatch]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from shared.catalog.model_catalog import ModelCatalog
@@ -205,7 +203,7 @@ async def test_a_broker_that_restarts_in_the_middle(stage: Stage, nats_server: N
             await worker.write(rid, epoch, i, [ids[i]])
         await eventually(lambda: listener.text(rid) != "")
         nats_server.kill()
-        await asyncio.sleep(0.5)
+        await eventually(lambda: not stage.cluster.nc.is_connected)
         nats_server.start()
         await eventually(lambda: stage.cluster.nc.is_connected)
         for i in range(half, len(ids)):

@@ -29,6 +29,7 @@ from shared.protocol.sealed_replies import seal
 from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import Subjects
 from tests.detok.scripted import Stage, running_detok, wait_for_done
+from tests.eventually import eventually_async
 from tests.stream_limits import set_limit
 
 RID = "0" * 32
@@ -327,7 +328,5 @@ async def test_a_successor_keeps_a_response_whose_result_is_stored_already(stage
     await cluster.bucket(subjects.floors_bucket).put(str(subjects.partition(RID)), b"%d" % seq)
     responses = PieceChain(js, subjects.responses_stream)
     async with running_detok(stage.config):
-        async with asyncio.timeout(10):
-            while (kept := await responses.read(subjects.response(RID), kept_at + 1)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        kept = await eventually_async(lambda: responses.read(subjects.response(RID), kept_at + 1))
     assert kept == done

@@ -14,6 +14,7 @@ from shared.protocol.log_records import End
 from shared.protocol.token_ids import unpack_token_ids
 from tests.bad_moment import failing_once
 from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
+from tests.eventually import Looks
 from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
@@ -23,12 +24,10 @@ TEXT = "the quick brown fox jumps over the lazy dog"
 
 async def wait_for_floor(stage: Stage, floor: int) -> None:
     bucket = stage.cluster.bucket(stage.cluster.subjects.floors_bucket)
-    for _ in range(500):
+    async for _ in Looks(why=f"the floor is not {floor}"):
         entry = await bucket.get("0")
         if entry is not None and int(entry.value) == floor:
             return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"the floor is {entry and entry.value!r}, not {floor}")
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-1", b"9" * 5000, "٣".encode()])

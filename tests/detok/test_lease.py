@@ -193,9 +193,9 @@ async def test_a_slow_link_makes_the_period_longer(cluster: Cluster) -> None:
     holder = Holder(cluster)
     holder.table.late_s = 1.0
     async with holder.running():
-        await asyncio.sleep(2.0)
+        await time_to_err(2.0)
         for _ in range(20):
-            await asyncio.sleep(0.1)
+            await time_to_err(0.1)
             assert holder.is_valid
         holder.table.late_s = 0.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 
 import pytest
 from nats.aio.msg import Msg
@@ -23,6 +23,7 @@ from tests.detok.scripted import (
     running_detok,
     wait_for_done,
 )
+from tests.eventually import Looks
 
 pytestmark = pytest.mark.integration
 
@@ -100,14 +101,10 @@ async def test_a_queued_request_is_remembered_until_its_claim(stage: Stage) -> N
 
 
 async def eventually_answers(stage: Stage, rid: str, subject: str) -> None:
-    reply = None
-    for _ in range(100):
-        try:
+    async for _ in Looks():
+        with contextlib.suppress(Exception):  # nobody owns the partition yet
             reply = await ask_replay(stage.cluster, rid, 0, subject)
             break
-        except Exception:  # nobody owns the partition yet
-            await asyncio.sleep(0.02)
-    assert reply is not None
     assert (reply.status, reply.chunk) == (ReplayStatus.QUEUED, None)
 
 

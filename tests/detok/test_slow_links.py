@@ -25,6 +25,7 @@ from tests.detok.scripted import (
     wait_for_done,
     wait_for_owners,
 )
+from tests.eventually import Looks
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 
@@ -46,10 +47,9 @@ async def two_detoks(nats_url: str) -> AsyncIterator[list[int]]:
 
 
 async def both_own(stage: Stage) -> None:
-    deadline = time.monotonic() + 100  # a newcomer may wait for an offer, which comes after 30 s
-    while len(set((await owners(stage.cluster)).values())) != 2:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.1)
+    async for _ in Looks(100):  # a newcomer may wait for an offer, which comes after 30 s
+        if len(set((await owners(stage.cluster)).values())) == 2:
+            return
 
 
 async def tell_stories(stage: Stage, *, step_s: float, timeout_s: float) -> None:

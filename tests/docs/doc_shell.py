@@ -14,6 +14,7 @@ from typing import Self
 
 from tests.deploy.local_stack import REPOSITORY, LocalStack
 from tests.docs.markdown_page import CodeBlock
+from tests.eventually import Looks
 
 _BLOCK_TIMEOUT_S = 120.0
 _TAIL_CHARACTERS = 600
@@ -65,11 +66,10 @@ class DocShell:
             cwd=REPOSITORY,
             env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         )
-        deadline = time.monotonic() + _BLOCK_TIMEOUT_S
-        while not self._socket.exists():
+        for _ in Looks(_BLOCK_TIMEOUT_S, "the command server does not start"):
+            if self._socket.exists():
+                break
             assert self._process.poll() is None, "the command server has ended"
-            assert time.monotonic() < deadline, "the command server does not start"
-            time.sleep(0.05)
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -18,6 +18,7 @@ from shared.nats_client.connection import round_trip
 from shared.subjects import pool_slug
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import completion_body, run_stream
+from tests.eventually import Looks
 from tests.nats_server import free_port
 
 OPEN_METRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
@@ -133,11 +134,9 @@ async def _use(stack: RoleStack, urls: Mapping[str, str]) -> None:
 
 async def until_shown(url: str, name: str) -> None:
     """There are samples of it."""
-    async with asyncio.timeout(60):
-        while True:
-            if await _is_shown(url, name):
-                return
-            await asyncio.sleep(0.2)
+    async for _ in Looks(60, longest_pause_s=0.2):
+        if await _is_shown(url, name):
+            return
 
 
 async def _is_shown(url: str, name: str) -> bool:

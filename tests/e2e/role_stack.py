@@ -25,6 +25,7 @@ from shared.config import ClusterConfig
 from shared.protocol.codec import decode
 from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import WorkerCard, WorkerState
+from tests.eventually import Looks
 from tests.forked_program import ForkedProgram
 from tests.freezing import freeze, thaw
 from tests.leaf_nodes import DomainServer
@@ -212,10 +213,9 @@ class RoleStack:
     async def wait_ready(self, num_workers: int, timeout_s: float = 60.0) -> None:
         """All frontends answer, and so many workers are ready."""
         await self.wait_until(self._frontends_answer, timeout_s)
-        deadline = time.monotonic() + timeout_s
-        while await self._num_ready() < num_workers:
-            assert time.monotonic() < deadline, "the workers did not become ready"
-            await asyncio.sleep(0.1)
+        async for _ in Looks(timeout_s, "the workers did not become ready"):
+            if await self._num_ready() >= num_workers:
+                return
 
     async def wait_listed(self, model: str) -> None:
         """The frontend knows a model that no card told of before a worker was ready."""
@@ -227,18 +227,22 @@ class RoleStack:
         await self.wait_until(is_listed)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not await asyncio.to_thread(condition):
-            assert time.monotonic() < deadline, f"{condition} did not come true"
+        async for _ in Looks(timeout_s, f"{condition} did not come true"):
+            if await asyncio.to_thread(condition):
+                return
             frontends = [role for role in self.roles if role.name in self.ports]
             assert any(role.is_alive for role in frontends), "no frontend is left"
-            await asyncio.sleep(0.05)
 
     async def num_queued(self) -> int:
         """Requests that the queue still holds, waiting or running."""
         stream = self.cluster.subjects.requests_stream
         info = await self.cluster.js.api(f"STREAM.INFO.{stream}")
         return int(info["state"]["messages"])
+
+    async def until_queued(self, num: int, timeout_s: float = 60.0) -> None:
+        async for _ in Looks(timeout_s, f"not {num} requests are queued"):
+            if await self.num_queued() == num:
+                return
 
     def _frontends_answer(self) -> bool:
         try:

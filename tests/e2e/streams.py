@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 
 from tests.e2e.role_stack import MODEL_NAME
+from tests.eventually import Looks
 
 TIMEOUT = httpx.Timeout(60.0)
+_MOMENT_S = 0.005  # in which a stream does not go far
 
 
 def http_client() -> httpx.AsyncClient:
@@ -79,10 +81,9 @@ class Stream:
             await self.read(response)
 
     async def wait_for_tokens(self, num_tokens: int, timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self.position < num_tokens:
-            assert time.monotonic() < deadline, f"only {self.position} tokens came"
-            await asyncio.sleep(0.005)
+        async for _ in Looks(timeout_s, lambda: f"only {self.position} tokens came", _MOMENT_S):
+            if self.position >= num_tokens:
+                return
 
     async def moves(self, for_s: float = 0.5) -> bool:
         """Whether tokens still come."""
@@ -150,17 +151,15 @@ class IdStream:
                 self._take(json.loads(line[6:]))
 
     async def wait_for_ids(self, num_ids: int, timeout_s: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while len(self.ids) < num_ids:
-            assert time.monotonic() < deadline, f"only {len(self.ids)} ids came"
-            await asyncio.sleep(0.005)
+        async for _ in Looks(timeout_s, lambda: f"only {len(self.ids)} ids came", _MOMENT_S):
+            if len(self.ids) >= num_ids:
+                return
 
     async def wait_for_id_of(self, ids: range, timeout_s: float = 30.0) -> None:
         """Until the worker that makes these ids makes this stream."""
-        deadline = time.monotonic() + timeout_s
-        while self.ids[-1] not in ids:
-            assert time.monotonic() < deadline, f"none of {ids} came"
-            await asyncio.sleep(0.005)
+        async for _ in Looks(timeout_s, f"none of {ids} came", _MOMENT_S):
+            if self.ids[-1] in ids:
+                return
 
     def _take(self, event: dict[str, Any]) -> None:
         assert "error" not in event, event

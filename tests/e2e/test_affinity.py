@@ -11,7 +11,6 @@ import pytest
 
 from tests.e2e.role_stack import SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, run_stream
-from tests.e2e.test_faults import assert_queue_empty
 from tests.nats_server import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -74,7 +73,7 @@ async def test_offered_requests_have_the_same_text(pair: Pair) -> None:
         assert await pair.run_all() == expected
     assert await pair.count("offers_taken") > 0
     assert await pair.count("redeliveries") == 0
-    await assert_queue_empty(pair.stack)
+    await pair.stack.until_queued(0)
 
 
 @pytest.mark.parametrize(
@@ -95,4 +94,4 @@ async def test_every_offered_request_is_answered_once(pair: Pair, fault: str) ->
         assert first.is_alive
         assert await pair.run_all() == expected
     assert await pair.count("offers_made") > 0
-    await assert_queue_empty(pair.stack)
+    await pair.stack.until_queued(0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.deploy.local_stack import REAL_ROLES, LocalStack, any_alive
 from tests.e2e.role_stack import MODEL_NAME, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body
+from tests.eventually import eventually_async
 from tests.forked_program import run_program
 
 pytestmark = [
@@ -49,13 +49,6 @@ async def stack(tmp_path: Path) -> AsyncIterator[LocalStack]:
         yield await asyncio.to_thread(stack.start().wait_ready)
     finally:
         stack.kill()
-
-
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not await condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        await asyncio.sleep(0.05)
 
 
 def url(stack: LocalStack) -> str:
@@ -108,7 +101,7 @@ async def test_workers_come_with_the_load_and_go_without_it(stack: LocalStack) -
         async def two_are_ready() -> bool:
             return len(await ready_cards(cluster)) == 2
 
-        await until(two_are_ready)
+        await eventually_async(two_are_ready, 60)
 
         async def each_has_some() -> bool:
             """Long ones are sent until both have one."""
@@ -117,15 +110,15 @@ async def test_workers_come_with_the_load_and_go_without_it(stack: LocalStack) -
             cards = await ready_cards(cluster)
             return len(cards) == 2 and all(card.num_running for card in cards)
 
-        await until(lambda: settled(streams[1:21]))
-        await until(each_has_some)
+        await eventually_async(lambda: settled(streams[1:21]), 60)
+        await eventually_async(each_has_some, 60)
         long_streams = [first, *streams[21:]]
         assert 2 <= len(long_streams) <= 6
 
         async def one_is_left() -> bool:
             return len(stack.roles("worker")) == 1
 
-        await until(one_is_left)
+        await eventually_async(one_is_left, 60)
         assert handed_over(stack) > 0, "some were not over yet"
 
     assert all(stream.is_done and stream.error is None for stream in streams)
@@ -135,7 +128,7 @@ async def test_workers_come_with_the_load_and_go_without_it(stack: LocalStack) -
     async def none_is_left() -> bool:
         return stack.roles("worker") == []
 
-    await until(none_is_left)
+    await eventually_async(none_is_left, 60)
     assert await models(stack) == [MODEL_NAME]
     check_events(events(stack))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleProcess, RoleStack
+from tests.eventually import Looks
 from tests.frontend.batch_calls import create, jsonl, line, rows, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
@@ -40,24 +40,18 @@ async def complete(client: AsyncOpenAI, body: dict[str, Any]) -> str:
 
 
 async def until_done(client: AsyncOpenAI, batch: Batch, num_lines: int) -> None:
-    deadline = time.monotonic() + 60
-    while batch.request_counts is None or batch.request_counts.completed < num_lines:
-        assert time.monotonic() < deadline, batch
-        await asyncio.sleep(0.05)
+    async for _ in Looks(60):
+        if batch.request_counts is not None and batch.request_counts.completed >= num_lines:
+            return
         batch = await client.batches.retrieve(batch.id)
 
 
 async def until_it_answers(url: str) -> None:
-    deadline = time.monotonic() + 60
     async with httpx.AsyncClient() as client:
-        while True:
-            try:
+        async for _ in Looks(60):
+            with contextlib.suppress(httpx.TransportError):
                 if (await client.get(f"{url}/ready")).status_code == 200:
                     return
-            except httpx.TransportError:
-                pass
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.1)
 
 
 async def num_results(stack: RoleStack) -> int:

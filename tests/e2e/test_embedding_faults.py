@@ -17,6 +17,7 @@ from jetflock import Client
 from shared.event_wait import wait_event
 from shared.nats_client.connection import round_trip
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, REAL_ENGINE, RoleStack
+from tests.eventually import Looks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -70,20 +71,16 @@ async def num_results(stack: RoleStack) -> int:
 
 async def until_in_the_middle(stack: RoleStack) -> None:
     """Of the second round: all inputs are stored, some have a result, most have not."""
-    async with asyncio.timeout(30):
-        while True:
-            num_done, num_queued = await num_results(stack), await stack.num_queued()
-            if num_done >= NUM_INPUTS + 5 and num_done + num_queued >= 2 * NUM_INPUTS:
-                break
-            await asyncio.sleep(0.005)
+    async for _ in Looks(30, longest_pause_s=0.005):
+        num_done, num_queued = await num_results(stack), await stack.num_queued()
+        if num_done >= NUM_INPUTS + 5 and num_done + num_queued >= 2 * NUM_INPUTS:
+            break
     assert num_done < 2 * NUM_INPUTS - 10, "too late to disturb it"
 
 
 async def assert_settled(stack: RoleStack) -> None:
     """After two rounds nothing is left in the queue, and each request has one result."""
-    async with asyncio.timeout(20):
-        while await stack.num_queued():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await stack.until_queued(0)
     assert await num_results(stack) == 2 * NUM_INPUTS
 
 

@@ -141,13 +141,6 @@ async def erase(stack: RoleStack, *argv: str) -> dict[str, Any]:
     return found
 
 
-async def until_queue_is_empty(stack: RoleStack) -> None:
-    deadline = time.monotonic() + 20
-    while await stack.num_queued():
-        assert time.monotonic() < deadline, "something is asked on and on"
-        await asyncio.sleep(0.1)
-
-
 async def erase_over_nats(tenant: Tenant) -> None:
     """One finished request, and its idempotency key."""
     told = []
@@ -238,7 +231,7 @@ async def test_a_running_request_is_ended_and_what_others_have_a_part_in_is_told
         ended = await http.post("/abort_request", json={"rid": theirs.rid}, headers=bob)
         assert ended.status_code == 200
     await asyncio.wait_for(reading[1], 10)
-    await until_queue_is_empty(stack)
+    await stack.until_queued(0)
     cluster, subjects = stack.cluster, stack.cluster.subjects
     [left] = await cluster.ownership.read(mine.rid)
     assert isinstance(left.record, End)
@@ -254,7 +247,7 @@ async def test_a_batch_under_way_is_erased_and_its_driver_stops(stack: RoleStack
         told = await erase(stack, "--tenant", "alice")
         assert told["num_batches"] == 1
         assert (await client.batches.list()).data == []
-    await until_queue_is_empty(stack)
+    await stack.until_queued(0)
     js, subjects = stack.cluster.js, stack.cluster.subjects
     info = await js.api(f"STREAM.INFO.{subjects.batch_stream}")
     assert info["state"]["messages"] == 0

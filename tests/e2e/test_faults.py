@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tests.e2e.role_stack import (
     scripted,
 )
 from tests.e2e.streams import IdStream, Stream, completion_body, http_client, run_stream
+from tests.eventually import Looks
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 
@@ -107,14 +107,6 @@ async def holder_of(stack: RoleStack, stream: Stream | IdStream) -> RoleProcess:
     return next(role for role in stack.roles if role.pid == pids[name])
 
 
-async def assert_queue_empty(stack: RoleStack) -> None:
-    for _ in range(100):
-        if await stack.num_queued() == 0:
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("a finished request is still in the queue")
-
-
 async def test_a_worker_killed_with_9_loses_and_repeats_nothing(stack: RoleStack) -> None:
     first, _ = stack.start_worker(*SCRIPTED), stack.start_worker(*SCRIPTED)
     await stack.wait_ready(2)
@@ -124,7 +116,7 @@ async def test_a_worker_killed_with_9_loses_and_repeats_nothing(stack: RoleStack
     first.kill()
     await disturbed.finish()
     disturbed.assert_texts(expected)
-    await assert_queue_empty(stack)
+    await stack.until_queued(0)
 
 
 async def test_the_engine_process_killed_with_9(stack: RoleStack) -> None:
@@ -199,7 +191,7 @@ async def test_nats_server_killed_with_9_and_started_again(stack: RoleStack) -> 
     stack.nats.start()
     await disturbed.finish()
     disturbed.assert_texts(expected)
-    await assert_queue_empty(stack)
+    await stack.until_queued(0)
 
 
 async def test_a_stopped_worker_that_wakes_up_is_fenced(stack: RoleStack) -> None:
@@ -215,7 +207,7 @@ async def test_a_stopped_worker_that_wakes_up_is_fenced(stack: RoleStack) -> Non
     await disturbed.finish()  # the other worker has taken all of them over
     frozen.thaw()
     disturbed.assert_texts(expected)
-    await assert_queue_empty(stack)
+    await stack.until_queued(0)
     assert frozen.is_alive
     await until_fenced(stack)
 
@@ -223,11 +215,9 @@ async def test_a_stopped_worker_that_wakes_up_is_fenced(stack: RoleStack) -> Non
 async def until_fenced(stack: RoleStack) -> None:
     """Until what a worker wrote of a request that it has lost was read, and did not count."""
     roles = stack.cluster.bucket(stack.cluster.subjects.roles_bucket)
-    async with asyncio.timeout(60):
-        while not any(  # noqa: ASYNC110
-            decode(RoleCard, entry.value).num_fenced for entry in await roles.entries()
-        ):
-            await asyncio.sleep(0.05)
+    async for _ in Looks(60):
+        if any(decode(RoleCard, entry.value).num_fenced for entry in await roles.entries()):
+            return
 
 
 @pytest.mark.nightly  # by day: whose tokens they are, below
@@ -254,14 +244,14 @@ async def test_a_stopped_worker_wakes_up_while_its_streams_run_elsewhere(
     frozen.thaw()
     await disturbed.finish()
     disturbed.assert_texts(expected)
-    await assert_queue_empty(stack)
+    await stack.until_queued(0)
 
 
 async def until_elsewhere(stack: RoleStack, stream: Stream, worker: str) -> None:
     """Until another one than this worker makes its tokens."""
-    async with asyncio.timeout(60):
-        while await worker_of(stack, stream) == worker:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async for _ in Looks(60):
+        if await worker_of(stack, stream) != worker:
+            return
 
 
 async def test_tokens_of_a_woken_worker_never_mix_with_its_successors(stack: RoleStack) -> None:
@@ -360,10 +350,7 @@ async def test_a_client_that_goes_away_ends_its_request(stack: RoleStack) -> Non
     await stream.wait_for_tokens(5)
     assert await stack.num_queued() == 1
     running.cancel()
-    gone_at = time.monotonic()
-    while await stack.num_queued():
-        assert time.monotonic() < gone_at + 4, "the request runs on"  # by itself for 8 s
-        await asyncio.sleep(0.02)
+    await stack.until_queued(0, 4)  # by itself it runs for 8 s
 
 
 async def test_a_non_streaming_client_that_goes_away_ends_its_request(stack: RoleStack) -> None:
@@ -373,10 +360,7 @@ async def test_a_non_streaming_client_that_goes_away_ends_its_request(stack: Rol
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post(f"{stack.url()}/v1/completions", json=body, timeout=1)
-    gone_at = time.monotonic()
-    while await stack.num_queued():
-        assert time.monotonic() < gone_at + 4, "the request runs on"  # by itself for 8 s
-        await asyncio.sleep(0.02)
+    await stack.until_queued(0, 4)  # by itself it runs for 8 s
 
 
 async def test_the_whole_answer_equals_the_folded_stream(stack: RoleStack) -> None:

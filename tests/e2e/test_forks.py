@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import IdStream, http_client
-from tests.e2e.test_faults import assert_queue_empty, holder_of
+from tests.e2e.test_faults import holder_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -72,4 +72,4 @@ async def test_forks_are_exact_over_kills(stack: RoleStack) -> None:
     late = ForkStream()  # of what is over, and of a fork
     await late.fork(url, forks[2].rid, at=AT + 30, sampling={"seed": 4})
     assert late.ids == fork_of(2)[: AT + 30] + ids[4][AT + 30 :]
-    await assert_queue_empty(stack)
+    await stack.until_queued(0)

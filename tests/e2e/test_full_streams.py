@@ -18,6 +18,7 @@ from shared.protocol.finish import FinishReason
 from shared.storage.stream_room import ADMISSION_MARK, ENGINE_MARK
 from tests.e2e.role_stack import MODEL_NAME, RoleStack, scripted
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import Looks, eventually_async
 from tests.stream_limits import fill, set_limit, usage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -83,9 +84,7 @@ class Clients:
         """Its client goes; its end and its result are stored all the same."""
         rid = self.cancelled.rid
         self.reading.cancel()
-        async with asyncio.timeout(30):
-            while (done := await read_done(self.stack.cluster, rid)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        done = await eventually_async(lambda: read_done(self.stack.cluster, rid), 30)
         assert done.finish.reason is FinishReason.CANCEL
 
     async def until_overdue(self) -> None:
@@ -108,30 +107,28 @@ class Clients:
 
 
 async def until_usage(stack: RoleStack, stream: str, mark: float) -> None:
-    async with asyncio.timeout(60):
-        while await usage(stack.cluster.js, stream) < mark:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    async for _ in Looks(60, longest_pause_s=0.02):
+        if await usage(stack.cluster.js, stream) >= mark:
+            return
 
 
 async def refusal(client: httpx.AsyncClient, status: int, **request: Any) -> httpx.Response:
     """What a new request is told, once the frontend has seen how full it is: one that is accepted
     before that may wait for engines that stand still.
     """
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(httpx.ReadTimeout):
-                answer = await client.post(**request, timeout=3.0)
-                if answer.status_code == status:
-                    break
-            await asyncio.sleep(0.05)
+    async for _ in Looks(60):
+        with contextlib.suppress(httpx.ReadTimeout):
+            answer = await client.post(**request, timeout=3.0)
+            if answer.status_code == status:
+                break
     assert int(answer.headers["Retry-After"]) >= 1
     return answer
 
 
 async def until_normal(stack: RoleStack, client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(20):
-        while (await client.get("/health/ready")).status_code != 200:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async for _ in Looks():
+        if (await client.get("/health/ready")).status_code == 200:
+            break
     await run_stream(stack.url(), max_tokens=5)
 
 
@@ -152,9 +149,9 @@ async def check_full(stream: str, flag: str, clients: Clients, texts: list[str])
     assert await usage(js, stream) < 1.0, "room is left for what ends"
     label = stream.partition("_")[2].lower()
     gauge = f'jetflock_frontend_stream_usage_ratio{{stream="{label}"}} '
-    async with asyncio.timeout(20):  # it is measured every five seconds
-        while _value(await client.get("/metrics"), gauge) < ENGINE_MARK:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    async for _ in Looks(longest_pause_s=0.1):  # it is measured every five seconds
+        if _value(await client.get("/metrics"), gauge) >= ENGINE_MARK:
+            break
     await set_limit(js, stream, ROOMY)
     await clients.until_ended(texts)
     await until_normal(stack, client)
@@ -212,9 +209,7 @@ async def test_a_full_store_of_responses_and_a_detokenizer_that_dies(tmp_path: P
         assert (await client.get("/health/ready")).status_code == 200
         rids = [each["id"].removeprefix("resp_") for each in accepted]
         for rid in rids:  # DONE does not wait
-            async with asyncio.timeout(60):
-                while await read_done(stack.cluster, rid) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await eventually_async(lambda: read_done(stack.cluster, rid), 60)  # noqa: B023
         kept = PieceChain(js, stream)
         found = [await kept.read(subjects.response(rid), await _record(stack, rid)) for rid in rids]
         assert None in found, "it should be full"
@@ -227,11 +222,9 @@ async def test_a_full_store_of_responses_and_a_detokenizer_that_dies(tmp_path: P
         stack.start_detok()
         await set_limit(js, stream, ROOMY)
         for rid in rids:
-            async with asyncio.timeout(60):
-                while (  # noqa: ASYNC110
-                    await kept.read(subjects.response(rid), await _record(stack, rid)) is None
-                ):
-                    await asyncio.sleep(0.05)
+            async for _ in Looks(60):
+                if await kept.read(subjects.response(rid), await _record(stack, rid)) is not None:
+                    break
         await js.api(f"STREAM.PURGE.{subjects.results_stream}")
         for idx, each in enumerate(accepted):
             whole = (await client.get(f"/v1/responses/{each['id']}")).json()

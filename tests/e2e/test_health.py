@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.role_stack import SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body
+from tests.eventually import Looks
 from tests.nats_server import free_port
 from tests.shared.status.test_health import get, until
 
@@ -39,33 +40,28 @@ async def streaming(stack: RoleStack, **fields: Any) -> AsyncIterator[Stream]:
 
 
 async def until_served(port: int, role: RoleProcess) -> None:
-    async with asyncio.timeout(30.0):
-        while role.is_alive:
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(get, port, "/health/live")
-                return
-            await asyncio.sleep(0.05)
-    raise AssertionError(role.log)
+    async for _ in Looks(30, lambda: role.log):
+        assert role.is_alive, role.log
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(get, port, "/health/live")
+            return
 
 
 async def until_why(port: int, path: str, words: str) -> None:
     """503, and one of the reasons says this."""
-    async with asyncio.timeout(20.0):
-        while True:
-            body = await until(port, path, 503)
-            if any(words in why for why in body["why"]):
-                return
-            await asyncio.sleep(0.05)
+    async for _ in Looks():
+        body = await until(port, path, 503)
+        if any(words in why for why in body["why"]):
+            return
 
 
 async def until_metric(port: int, line: str) -> str:
     """The metrics, once this is among them."""
-    async with asyncio.timeout(10.0):
-        while True:
-            _, text = await asyncio.to_thread(get, port, "/metrics")
-            if line in text:
-                return text
-            await asyncio.sleep(0.1)
+    async for _ in Looks():
+        _, text = await asyncio.to_thread(get, port, "/metrics")
+        if line in text:
+            break
+    return text
 
 
 async def test_a_worker_tells_how_it_is(stack: RoleStack) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 from tests.deploy.helm_chart import HelmChart, Manifest, Rendered, env_of
 from tests.e2e.role_stack import DEMO_MODEL, REPOSITORY
+from tests.eventually import Looks
 from tests.nats_server import NatsServer, free_port
 
 pytestmark = [
@@ -44,16 +45,11 @@ class Pod:
     def wait_probe(self, probe: str, timeout_s: float = 90.0) -> None:
         """Until kubelet would be content."""
         url = f"http://127.0.0.1:{self.port}{self._container[probe]['httpGet']['path']}"
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
+        for _ in Looks(timeout_s, url):
+            with contextlib.suppress(httpx.TransportError):
                 if httpx.get(url).status_code == 200:
                     return
-            except httpx.TransportError:
-                pass
             assert self.process.poll() is None
-            assert time.monotonic() < deadline, url
-            time.sleep(0.1)
 
     def stop(self) -> None:
         self.process.terminate()

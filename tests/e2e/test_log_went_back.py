@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -131,10 +130,7 @@ async def test_a_request_that_was_lost_is_told_of(stack: RoleStack, tmp_path: Pa
     worker.kill()
     queued = Stream()
     waiting = asyncio.create_task(queued.post(stack.url(), completion_body(seed=6)))
-    deadline = time.monotonic() + 30
-    while await stack.num_queued() < 2:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await stack.until_queued(2)
     detok_of(stack).kill()
     await put_back(stack, tmp_path / "earlier")
     stack.start_detok()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from shared.subjects import new_rid, pool_slug
 from tests.e2e.metrics_stack import scrape, until_shown
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import Looks
 from tests.garbage import BOMBS, SMALL, subjects_to_disturb
 from tests.nats_server import free_port
 
@@ -88,10 +88,9 @@ async def num_waiting(stack: RoleStack) -> int:
 
 
 async def until_nothing_waits(stack: RoleStack) -> None:
-    deadline = time.monotonic() + 60
-    while num_left := await num_waiting(stack):
-        assert time.monotonic() < deadline, f"{num_left} requests are delivered again and again"
-        await asyncio.sleep(0.2)
+    async for _ in Looks(60, "requests are delivered again and again", 0.2):
+        if not await num_waiting(stack):
+            return
 
 
 async def test_garbage_on_every_subject_harms_nobody(stack: RoleStack) -> None:
@@ -257,12 +256,11 @@ async def queued_rids(stack: RoleStack, num: int) -> list[str]:
     """Of requests that nobody has taken, as soon as there are so many."""
     subjects = stack.cluster.subjects
     pattern = subjects.requests(POOL, "*")
-    async with asyncio.timeout(20):
-        while True:
-            found = [
-                decode(GenerateRequest, message.data).rid
-                async for message in stack.cluster.js.direct_scan(subjects.requests_stream, pattern)
-            ]
-            if len(found) >= num:
-                return found
-            await asyncio.sleep(0.05)
+    async for _ in Looks():
+        found = [
+            decode(GenerateRequest, message.data).rid
+            async for message in stack.cluster.js.direct_scan(subjects.requests_stream, pattern)
+        ]
+        if len(found) >= num:
+            break
+    return found

@@ -16,6 +16,7 @@ from shared.service.move import is_queue_closed
 from tests.e2e.migrating import is_announced, migrate, start_migrate
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import Looks
 from tests.nats_cluster import NatsCluster
 from tests.worker.io_stage import eventually_async
 
@@ -67,15 +68,15 @@ async def keep_asking(urls: list[str], over: asyncio.Event) -> list[list[dict[st
 
 async def answered(client: httpx.AsyncClient, url: str, key: str) -> dict[str, Any]:
     body = completion_body(seed=99, max_tokens=20, stream=False)
-    while True:
+    async for _ in Looks(120, longest_pause_s=0.2):
         response = await client.post(
             f"{url}/v1/completions", json=body, headers={"Idempotency-Key": key}
         )
         if response.status_code == 200:
-            found: dict[str, Any] = response.json()
-            return found
+            break
         assert response.status_code == 503, response.text
-        await asyncio.sleep(0.2)
+    found: dict[str, Any] = response.json()
+    return found
 
 
 async def migrate_until_done(stack: RoleStack) -> None:

@@ -15,7 +15,8 @@ from shared.errors import BrokerError
 from tests.deploy.local_stack import REAL_ROLES, LocalStack
 from tests.e2e.migrating import NEW, migrate
 from tests.e2e.streams import Stream, completion_body, run_stream
-from tests.e2e.test_autoscale import FLAGS, until, url
+from tests.e2e.test_autoscale import FLAGS, url
+from tests.eventually import eventually_async
 from tests.nats_server import NatsServer
 
 pytestmark = [
@@ -68,7 +69,7 @@ async def test_serve_follows_its_service(stack: LocalStack, nats_server: NatsSer
             async def has_no_workers() -> bool:
                 return await num_workers(old) + await num_workers(new) == 0
 
-            await until(has_no_workers)
+            await eventually_async(has_no_workers, 60)
             again = await run_stream(url(stack), **SHORT)  # one is started for it
             assert again.text == short.text
             assert await num_workers(old) == 0
@@ -81,5 +82,5 @@ async def test_serve_follows_its_service(stack: LocalStack, nats_server: NatsSer
             async def has_none_there() -> bool:
                 return await num_workers(new) == 0
 
-            await until(has_none_there)
+            await eventually_async(has_none_there, 60)
         assert (await run_stream(url(stack), **SHORT)).text == short.text

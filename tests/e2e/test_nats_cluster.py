@@ -20,6 +20,7 @@ from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import Looks
 from tests.nats_cluster import ClusteredServer, NatsCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
@@ -76,10 +77,9 @@ async def start_role_before(nats: NatsCluster, was_tried: Callable[[], bool]) ->
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(start_role())
-        deadline = time.monotonic() + 30
-        while not was_tried():
-            assert time.monotonic() < deadline, "the role asks for nothing"
-            await asyncio.sleep(0.05)
+        async for _ in Looks(30, "the role asks for nothing"):
+            if was_tried():
+                break
         assert not is_made.is_set()
         await asyncio.to_thread(nats.start)
     assert is_made.is_set()
@@ -160,16 +160,15 @@ async def post_until_accepted(stack: RoleStack) -> tuple[dict[str, Any], float]:
     started = time.monotonic()
     body = completion_body(max_tokens=5, seed=99)
     async with httpx.AsyncClient(timeout=60) as client:
-        while True:
+        async for _ in Looks(2 * ELECTION_S, longest_pause_s=0.2):
             response = await client.post(
                 f"{stack.url()}/v1/completions", json={**body, "stream": False}
             )
             if response.status_code == 200:
-                return response.json(), time.monotonic() - started
+                break
             assert response.status_code == 503, response.text
             assert int(response.headers["Retry-After"]) >= 1
-            assert time.monotonic() < started + 2 * ELECTION_S
-            await asyncio.sleep(0.2)
+    return response.json(), time.monotonic() - started
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pytest
 
 from tests.e2e.role_stack import RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
-from tests.e2e.test_faults import assert_queue_empty
 from tests.freezing import freeze
 
 pytestmark = [
@@ -65,4 +64,4 @@ async def test_either_host_may_die(tmp_path: Path) -> None:
             async with asyncio.timeout(PATIENCE_S):
                 await running
             assert (stream.text, stream.error) == (expected, None)
-        await assert_queue_empty(stack)
+        await stack.until_queued(0)

@@ -15,6 +15,7 @@ import pytest
 from shared.config import ClusterConfig
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import Looks
 from tests.nats_cluster import ClusteredServer
 from tests.parted_cluster import PartedCluster
 from tests.time_to_err import time_to_err
@@ -83,14 +84,12 @@ async def until_elsewhere_and_ready(
 ) -> set[str]:
     """What `/health/ready` says meanwhile: it need not say anything if the frontend leaves soon."""
     reasons: set[str] = set()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    async for _ in Looks(60, lambda: f"not ready again: {reasons}"):
         told = await asyncio.to_thread(reasons_of, f"{stack.url()}/health/ready")
         reasons.update(told)
         if not told and server_of_frontend(nats) not in (None, cut):
-            return reasons
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"not ready again: {reasons}")
+            break
+    return reasons
 
 
 def reasons_of(url: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleProcess, RoleStack
+from tests.eventually import Looks
 from tests.frontend.response_events import check_events, check_response, events_of, folded
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -25,12 +25,11 @@ BODY: dict[str, Any] = {
 
 
 async def finished(client: httpx.AsyncClient, response_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(60):
-        while True:
-            response: dict[str, Any] = (await client.get(f"/v1/responses/{response_id}")).json()
-            if response["status"] not in ("queued", "in_progress"):
-                return response
-            await asyncio.sleep(0.1)
+    async for _ in Looks(60):
+        response: dict[str, Any] = (await client.get(f"/v1/responses/{response_id}")).json()
+        if response["status"] not in ("queued", "in_progress"):
+            break
+    return response
 
 
 async def test_responses_outlive_all_frontends(tmp_path: Path) -> None:
@@ -77,9 +76,7 @@ async def test_responses_outlive_all_frontends(tmp_path: Path) -> None:
         # Nobody has asked for the other one, and what the resume window keeps is gone.
         survivor.kill()
         stack.roles.sort(key=lambda role: not role.is_alive)
-        async with asyncio.timeout(60):
-            while await stack.num_queued():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        await stack.until_queued(0)
         subjects = stack.cluster.subjects
         for stream in (subjects.results_stream, subjects.tokens_stream):
             await stack.cluster.js.api(f"STREAM.PURGE.{stream}")

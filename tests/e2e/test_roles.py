@@ -12,7 +12,7 @@ from shared.broker.kv_bucket import readable
 from shared.protocol.role_cards import WorkerCard
 from tests.e2e.role_stack import REAL_ENGINE, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
-from tests.e2e.test_faults import assert_queue_empty, holder_of
+from tests.e2e.test_faults import holder_of
 from tests.worker.io_stage import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -90,7 +90,7 @@ async def test_nothing_is_lost_or_told_twice(roles: Roles, victim: str) -> None:
     assert [stream.text for stream in streams] == expected
     assert all(stream.is_done and stream.error is None for stream in streams)
     assert await roles.run_all() == expected, "those that are left do all"
-    await assert_queue_empty(stack)
+    await stack.until_queued(0)
 
 
 async def has_found(roles: Roles) -> bool:

@@ -22,6 +22,7 @@ from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from tests.e2e.role_stack import DEMO_MODEL, REPOSITORY, SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import Looks, eventually
 from tests.worker.checkpoints import copy_checkpoint, read_checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
@@ -56,11 +57,10 @@ async def cards(stack: RoleStack) -> list[WorkerCard]:
 
 
 async def until_state(stack: RoleStack, state: WorkerState) -> WorkerCard:
-    while True:
-        for card in await cards(stack):
-            if card.state is state:
-                return card
-        await asyncio.sleep(0.02)
+    async for _ in Looks(60):
+        if found := [card for card in await cards(stack) if card.state is state]:
+            break
+    return found[0]
 
 
 async def texts(stack: RoleStack, num_tokens: int) -> list[str]:
@@ -81,15 +81,6 @@ def start_streams(
         for seed, stream in enumerate(streams)
     ]
     return streams, tasks
-
-
-async def until_queue_is_empty(stack: RoleStack) -> None:
-    """A request leaves a moment after its client has heard its end."""
-    for _ in range(400):
-        if await stack.num_queued() == 0:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("a finished request is still in the queue")
 
 
 async def test_every_stream_has_one_revision_and_nobody_waits_in_vain(
@@ -113,7 +104,7 @@ async def test_every_stream_has_one_revision_and_nobody_waits_in_vain(
             seen[seed].append(stream.text)
 
     asking = [asyncio.create_task(keep_asking(seed)) for seed in range(NUM_STREAMS)]
-    await asyncio.sleep(0.5)
+    await eventually(lambda: all(seen))
     result = await update(stack, new_model, finish_timeout_s=30.0)
     is_over.set()
     await asyncio.gather(*asking)
@@ -124,7 +115,7 @@ async def test_every_stream_has_one_revision_and_nobody_waits_in_vain(
     for seed, made in enumerate(seen):
         assert set(made) <= {old[seed], new[seed]}
         assert made[0] == old[seed]
-    await until_queue_is_empty(stack)
+    await stack.until_queued(0)
     assert read_checkpoint(new_model).revision == result.revision
 
 
@@ -189,7 +180,7 @@ async def test_without_a_worker_of_their_revision_streams_end_with_an_error(
         if stream.error is not None:
             assert stream.text
             assert old[seed].startswith(stream.text)
-    await until_queue_is_empty(stack)
+    await stack.until_queued(0)
 
 
 @pytest.mark.slow

@@ -135,14 +135,14 @@ async def test_a_released_request_goes_on_in_its_trace_and_a_resumed_stream_link
 ) -> None:
     frontend, other = await roles.start_frontend(), await roles.start_frontend()
     await roles.start_detok()
-    first = await roles.start_worker()
+    workers = [await roles.start_worker(), await roles.start_worker()]
     recorder, stream = roles.recorder, Stream()
     url = f"http://127.0.0.1:{frontend.process.port}"
     reading = asyncio.create_task(
         stream.post(url, completion_body(max_tokens=75), traceparent=SAMPLED)
     )
-    await stream.wait_for_tokens(10)
-    second = await roles.start_worker()
+    await stream.wait_for_tokens(25)
+    first, second = sorted(workers, key=lambda worker: not worker._runner.num_held)
     first.shutdown.ask()
     await reading
     assert stream.is_done

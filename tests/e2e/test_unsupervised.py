@@ -13,6 +13,7 @@ import pytest
 from detok.owner_table import OwnerTable
 from shared.storage.streams import HEARTBEAT_TTL_S, LEASE_PERIOD_S
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleStack
+from tests.eventually import Looks
 from tests.frontend.sse import sse_events
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -62,11 +63,10 @@ async def test_streams_of_a_killed_worker_go_on_before_its_heartbeat_expires(
 async def until_its_lease_tells_presence(stack: RoleStack) -> None:
     """Its first record is written before it hears itself."""
     table = OwnerTable(stack.cluster.js, stack.cluster.subjects)
-    while True:
+    async for _ in Looks(60):
         survey = await table.survey()
         if any(lease.has_presence for lease in survey.leases.values()):
             return
-        await asyncio.sleep(0.02)
 
 
 async def test_streams_of_a_killed_detokenizer_go_on_before_its_lease_expires(

@@ -20,7 +20,6 @@ from jetflock.client.client import Client
 from shared.protocol.codec import decode_text_frame
 from tests.e2e.role_stack import REPOSITORY, SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, http_client, run_stream
-from tests.e2e.test_faults import assert_queue_empty
 from tests.forked_program import ForkedProgram
 
 pytestmark = [
@@ -143,7 +142,7 @@ async def test_all_see_the_same_whoever_is_killed(tmp_path: Path) -> None:
         assert sum(watcher.num_cuts for watcher in watchers) >= NUM_WATCHERS - 1
         assert over_nats == [expected.text] * 2
         assert tail.text == expected.text + "\n"
-        await assert_queue_empty(stack)
+        await stack.until_queued(0)
 
 
 def place_of(stream: Stream) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from tests.e2e.role_stack import MODEL_NAME, SCRIPTED, RoleProcess, RoleStack
+from tests.eventually import eventually_async
 from tests.frontend.sse import events_after, sse_events, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
@@ -51,10 +51,7 @@ async def check_a_key(stack: RoleStack, one: RoleProcess, other: RoleProcess) ->
     headers = {**DEADLINE, "Idempotency-Key": "tale-2"}
     async with httpx.AsyncClient(timeout=60, headers=headers) as client:
         waiting = [asyncio.create_task(client.post(url, json=BODY)) for url in urls]
-        deadline = time.monotonic() + 20
-        while not await stack.num_queued():
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+        await eventually_async(stack.num_queued)
         worker = stack.start_worker(*SCRIPTED)
         answers = await asyncio.gather(*waiting)
     assert {answer.status_code for answer in answers} == {200}

@@ -69,8 +69,7 @@ async def test_a_leader_whose_clock_is_wrong(tmp_path: Path, first: str, ahead_s
             url, other_url = (f"{stack.url(role)}/v1/completions" for role in (doomed, other))
             waiting = [asyncio.create_task(client.post(other_url, json=BODY, headers=keyed))]
             streamed = asyncio.create_task(first_events(client, url))
-            while await stack.num_queued() < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await stack.until_queued(2)
             await lead_all(stack, second)
             waiting.append(asyncio.create_task(client.post(other_url, json=BODY, headers=keyed)))
             worker = stack.start_worker(*SCRIPTED)

@@ -26,6 +26,7 @@ from shared.protocol.codec import decode
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.subjects import new_incarnation
 from tests.e2e.role_stack import DEMO_MODEL, MODEL_NAME, TOKEN_S
+from tests.eventually import Looks
 from tests.nats_server import NatsServer
 from tests.span_recorder import SpanRecorder
 from worker.config import WorkerConfig
@@ -105,12 +106,11 @@ class TracedRoles:
         )
         await self._exits.enter_async_context(_running(worker))
         workers = cluster.bucket(cluster.subjects.workers_bucket)
-        async with asyncio.timeout(30):
-            while True:
-                cards = [decode(WorkerCard, entry.value) for entry in await workers.entries()]
-                if WorkerState.READY in [c.state for c in cards if c.worker == worker_id]:
-                    return worker
-                await asyncio.sleep(0.05)
+        async for _ in Looks(30):
+            cards = [decode(WorkerCard, entry.value) for entry in await workers.entries()]
+            if WorkerState.READY in [c.state for c in cards if c.worker == worker_id]:
+                break
+        return worker
 
 
 @contextlib.asynccontextmanager

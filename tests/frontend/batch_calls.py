@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from typing import Any, Final
 
 from openai import AsyncOpenAI
 from openai.types import Batch
+
+from tests.eventually import Looks
 
 COMPLETIONS: Final = "/v1/completions"
 OVER = ("completed", "failed", "expired", "cancelled")
@@ -40,11 +40,10 @@ async def create(
 
 
 async def until(client: AsyncOpenAI, batch: Batch, *statuses: str) -> Batch:
-    deadline = time.monotonic() + 60
-    while batch.status not in statuses:
+    async for _ in Looks(60, longest_pause_s=0.1):
+        if batch.status in statuses:
+            break
         assert batch.status not in OVER, batch
-        assert time.monotonic() < deadline, batch
-        await asyncio.sleep(0.1)
         batch = await client.batches.retrieve(batch.id)
     return batch
 

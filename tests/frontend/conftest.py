@@ -23,6 +23,7 @@ from shared.protocol.model_cards import ModelCard
 from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
 from shared.subjects import new_incarnation
 from shared.telemetry.tracing import NO_TRACER
+from tests.eventually import Looks
 from tests.frontend.fake_backend import FakeBackend, Script
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.nats_server import NatsServer
@@ -79,6 +80,11 @@ class Stack:
         """Requests that the queue still holds, waiting or running."""
         info = await self.cluster.js.api(f"STREAM.INFO.{self.cluster.subjects.requests_stream}")
         return int(info["state"]["messages"])
+
+    async def until_queued(self, num: int) -> None:
+        async for _ in Looks(why=f"not {num} requests are queued"):
+            if await self.num_queued() == num:
+                return
 
     async def start_frontend(self, **options: Any) -> RunningFrontend:
         return await self.exits.enter_async_context(

@@ -37,6 +37,7 @@ from shared.protocol.text import (
 from shared.protocol.token_ids import pack_token_ids, unpack_token_ids
 from shared.subjects import LANES
 from shared.token_log.visible_text import TokenizerDecoder, VisibleText
+from tests.eventually import Looks, eventually
 from tests.frontend.tiny_model import make_tokenizer
 from worker.engine.scripted.scripted_logprobs import scripted_logprobs, scripted_prompt_logprobs
 
@@ -190,8 +191,8 @@ class FakeBackend:
             await self._say(run, piece, script.finish if is_last else None, script, i)
             if i == 0 and script.gate is not None:
                 await script.gate.wait()
-        while run.finish is None and script.never_finish:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        if script.never_finish:
+            await eventually(lambda: run.finish is not None, 600)
         if not script.pieces and run.finish is None:
             await self._say(run, "", script.finish, script, 0)
         await self._write_done(run)
@@ -210,8 +211,9 @@ class FakeBackend:
         if not isinstance(record, End):
             return
         # It is heard before it is stored.
-        while await self._last_seq(rid) == record.prev:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        async for _ in Looks(60):
+            if await self._last_seq(rid) != record.prev:
+                break
         run = Run(request := self._queued[rid], subjects=[request.reply.subject])
         if await self._apply_end(run):  # what a compare-and-set refused is heard, too
             self.runs.setdefault(rid, run)

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
+from tests.eventually import wait_until
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -76,10 +78,7 @@ class TerminalProgram:
 
     def interrupt(self) -> None:
         """Ctrl-C when it waits for what is typed: readline sleeps over one that came before."""
-        deadline = time.monotonic() + 30.0
-        while psutil.Process(self.pid).status() != psutil.STATUS_SLEEPING:
-            assert time.monotonic() < deadline, self.text
-            time.sleep(0.01)
+        wait_until(lambda: psutil.Process(self.pid).status() == psutil.STATUS_SLEEPING)
         self.type("\x03")
 
     def wait_for(self, words: str, timeout_s: float = 30.0) -> str:

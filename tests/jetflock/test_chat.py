@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,13 +35,6 @@ async def piped_chat(*argv: str, url: str, stdin: str) -> subprocess.CompletedPr
         text=True,
         check=False,
     )
-
-
-async def until_queue_is_empty(shared_stack: RoleStack) -> None:
-    deadline = time.monotonic() + 20
-    while await shared_stack.num_queued():
-        assert time.monotonic() < deadline, "it still runs"
-        await asyncio.sleep(0.05)
 
 
 @pytest.mark.integration
@@ -111,7 +103,7 @@ async def test_a_conversation_in_a_terminal(shared_stack: RoleStack, tmp_path: P
     env = {"JETFLOCK_URL": shared_stack.url(), "XDG_STATE_HOME": str(tmp_path / "state")}
     saved = tmp_path / "saved.json"
     await asyncio.to_thread(_converse, env, saved)
-    await until_queue_is_empty(shared_stack)  # soon: the stopped answer would take 20 s
+    await shared_stack.until_queued(0, 19)  # soon: the stopped answer would take 20 s
     body = json.loads(saved.read_text())
     assert [turn["role"] for turn in body["messages"]] == ["system", "user", "assistant"]
     assert body["messages"][1]["content"] == "hello there"

@@ -20,6 +20,7 @@ from openai import OpenAI
 from jetflock import Client
 from jetflock.errors import ApiError
 from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack, any_alive, wait_until
+from tests.eventually import Looks
 from tests.forked_program import run_program
 from tests.lora_adapters import save_adapter
 from tests.worker.checkpoints import DEMO_MODEL
@@ -168,12 +169,12 @@ async def test_a_stream_survives_the_order_to_kill_its_worker(scripted_stack: Lo
         return done.stdout
 
     async def busy_worker() -> dict[str, Any]:
-        while True:  # their next heartbeats tell it
+        async for _ in Looks(60, longest_pause_s=0.3):  # their next heartbeats tell it
             cards = json.loads(await asyncio.to_thread(admin, "workers", "--json"))
             found: list[dict[str, Any]] = [card for card in cards if card["running"]]
             if len(found) == 1:
-                return found[0]
-            await asyncio.sleep(0.3)
+                break
+        return found[0]
 
     async with Client(scripted_stack.nats_url) as client:
         params: dict[str, Any] = {"max_tokens": 500, "seed": 8, "ignore_eos": True}

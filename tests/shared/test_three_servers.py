@@ -5,8 +5,8 @@ was deleted is gone, and of who confirms and who deletes one sees the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, NotFound
 from shared.subjects import new_rid
+from tests.eventually import Looks
 from tests.nats_cluster import ClusteredServer, NatsCluster
 from tests.stream_leaders import make_lead
 from tests.worker.io_stage import eventually_async
@@ -40,14 +41,10 @@ T = TypeVar("T")
 
 async def answered(call: Callable[[], Awaitable[T]]) -> T:
     """Asked again while servers choose a leader."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
+    async for _ in (looks := Looks(PATIENCE_S, longest_pause_s=0.1)):
+        with contextlib.suppress(BrokerError):
             return await call()
-        except BrokerError:
-            if time.monotonic() > deadline:
-                raise
-        await asyncio.sleep(0.1)
+    raise looks.error
 
 
 async def outcome(call: Awaitable[bool]) -> bool | None:

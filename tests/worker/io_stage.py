@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from shared.subjects import new_rid
 from shared.telemetry.startup_phases import StartupPhases
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
+from tests.eventually import PATIENCE_S, eventually, eventually_async  # noqa: F401 - others, too
 from tests.worker.finish_acker import FinishAcker
 from worker.engine_child.engine_host import Engine, EngineHost
 from worker.held.delivery import Delivery
@@ -43,8 +43,6 @@ from worker.weights.lora_folder import LoraFolder
 POOL = "pool-1"
 REVISION = "rev"
 TOKENIZER_HASH = "hash"
-# Longer than a busy machine takes, shorter than what is done again unasked (20 s and more).
-PATIENCE_S = 19.0
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .!"
 
 
@@ -116,22 +114,6 @@ def make_claim(request: GenerateRequest, worker: str, prev: int = 0, **changes: 
         pool=request.pool,
     )
     return msgspec.structs.replace(claim, **changes)
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
-
-
-async def eventually_async(
-    condition: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not await condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 @dataclass

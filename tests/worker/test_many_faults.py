@@ -149,7 +149,6 @@ async def test_every_request_ends_once_with_tokens_that_follow_each_other(
             await asyncio.sleep(rng.uniform(0, 0.08))
 
         async def is_over() -> bool:
-            await asyncio.sleep(0.05)
             assert not stepping.done(), stepping.exception()
             try:
                 return await stage.num_queued() == 0

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from bench.chaos.route_proxies import RouteProxies, Way
 from bench.chaos.tcp_proxy import Side, TcpProxy
+from tests.eventually import eventually
 from tests.time_to_err import time_to_err
 
 NUMBERS = [b"%06d" % number for number in range(200)]
@@ -31,9 +32,7 @@ async def collector(received: bytearray) -> AsyncIterator[int]:
 
 
 async def until_all(received: bytearray) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while len(received) < len(b"".join(NUMBERS)):  # noqa: ASYNC110 - another task fills it
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(received) >= len(b"".join(NUMBERS)), WAIT_S)
 
 
 async def test_what_follows_a_delay_does_not_overtake_it() -> None:

@@ -31,6 +31,7 @@ from shared.protocol.role_cards import (
 )
 from shared.snapshot.cluster_reader import ClusterReader, TokenRates
 from shared.snapshot.cluster_snapshot import ClusterSnapshot
+from tests.eventually import Looks, eventually
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.told_answers import check_answer
 from tests.time_to_err import time_to_err
@@ -146,10 +147,10 @@ async def test_the_document_tells_everything(stack: Stack) -> None:
     running = await stack.start_frontend(admin_url="http://127.0.0.1:8001")
     async with running.client() as http:
         answered = await http.post("/v1/completions", json={**BODY, "stream": True})
-        document = (await http.get("/cluster")).json()
-        while not document["frontends"]:  # the snapshot may be older than its first heartbeat
-            await asyncio.sleep(0.1)
+        async for _ in Looks():  # the snapshot may be older than its first heartbeat
             document = (await http.get("/cluster")).json()
+            if document["frontends"]:
+                break
     check_answer(ClusterView, document)
     assert document["admin_url"] == "http://127.0.0.1:8001"
     assert list(document["models"]) == ["tiny"]
@@ -258,11 +259,11 @@ async def test_tenants_see_the_queue_and_their_own_requests(stack: Stack, tmp_pa
 async def test_what_was_before_anybody_looked_is_known(stack: Stack) -> None:
     await put_cards(stack, make_card("worker-1", num_running=1, max_running=4))
     running = await stack.start_frontend()
-    async with running.client() as http, asyncio.timeout(20):
-        history = (await http.get("/cluster/history")).json()
-        while "worker-1" not in history["slot_usage"]:  # it has not looked by itself
-            await asyncio.sleep(0.1)
+    async with running.client() as http:
+        async for _ in Looks():  # it has not looked by itself
             history = (await http.get("/cluster/history")).json()
+            if "worker-1" in history["slot_usage"]:
+                break
     check_answer(ClusterHistoryView, history)
     assert history["slot_usage"]["worker-1"][-1] == 0.25
     assert history["samples"][-1]["num_running"] == 1
@@ -289,8 +290,7 @@ async def test_paths_name_the_workers_and_why_they_were_left(stack: Stack) -> No
     ownership = stack.cluster.ownership
     async with running.client() as http, asyncio.timeout(20):
         asking = asyncio.create_task(http.post("/v1/completions", json=BODY))
-        while not stack.backend.runs:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await eventually(lambda: stack.backend.runs)
         [run] = stack.backend.runs.values()
         request, seq = run.request, 0
 
@@ -300,8 +300,9 @@ async def test_paths_name_the_workers_and_why_they_were_left(stack: Stack) -> No
             return [(hop["worker"], hop.get("left")) for hop in hops]
 
         async def told(*expected: tuple[str, str | None]) -> None:
-            while await path() != list(expected):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+            async for _ in Looks(longest_pause_s=0.1):
+                if await path() == list(expected):
+                    break
 
         async def claim(worker: str, after_death: bool = False) -> int:
             text, reply = request.text, request.reply

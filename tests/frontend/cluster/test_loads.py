@@ -111,8 +111,7 @@ async def test_http_and_nats_tell_cards_and_queue(
     async with running.client() as http:
         body = {"model": "idle", "prompt": "x"}
         waiting = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in "123"]
-        while await stack.num_queued() < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await stack.until_queued(3)
         answers = await asyncio.gather(*(http.get("/v1/loads?model=idle") for _ in range(8)))
         loads = answers[0].json()
         assert {answer.content for answer in answers} == {answers[0].content}

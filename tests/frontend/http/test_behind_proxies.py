@@ -190,7 +190,5 @@ async def test_without_a_key_each_repetition_is_a_generation_and_the_last_is_end
             await client.completions.create(model="tiny", prompt="Hi")
         assert caught.value.status_code == 504
         assert proxy.num_requests == len(stack.backend.runs) == 2
-    async with asyncio.timeout(5):
-        while await stack.num_queued():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await stack.until_queued(0)
     assert sorted(stack.backend.cancelled) == sorted(stack.backend.runs)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
+from tests.eventually import eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
-from tests.frontend.inference.test_accept import until_queued
+from tests.frontend.inference.test_accept import ends_of
 from tests.frontend.sse import sse_events
 from tests.time_to_err import time_to_err
 from tests.worker.io_stage import eventually
@@ -48,9 +48,9 @@ async def test_a_request_in_the_queue_is_cancelled_too(stack: Stack) -> None:
     async with running.client() as client:
         async with client.stream("POST", CHAT, json={**BODY, "stream": True}) as response:
             rid = response.headers["x-request-id"]
-            await until_queued(stack, 1)
+            await stack.until_queued(1)
         await assert_ended(stack, rid, FinishReason.CANCEL, within_s=1.0, by=running)
-        await until_queued(stack, 0)  # nobody counts it as waiting, no worker is started for it
+        await stack.until_queued(0)  # nobody counts it as waiting, no worker is started for it
 
 
 async def test_grace_lets_it_run_on(stack: Stack) -> None:
@@ -96,7 +96,7 @@ async def test_deadline_in_the_queue_is_408(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client(headers={"X-Request-Timeout": "0.6"}) as client:
         task = asyncio.create_task(client.post(CHAT, json=BODY))
-        await asyncio.sleep(1.2)
+        await eventually_async(lambda: ends_of(stack))
         stack.backend.hold.set()  # the fake is the detokenizer too: it must see the end
         answer = await task
     assert answer.status_code == 408
@@ -174,8 +174,7 @@ async def test_a_dead_frontends_requests_are_ended(stack: Stack) -> None:
 
 
 async def first_rid(stack: Stack) -> str:
-    while not stack.backend.runs:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await eventually(lambda: stack.backend.runs)
     return next(iter(stack.backend.runs))
 
 
@@ -183,10 +182,7 @@ async def assert_ended(
     stack: Stack, rid: str, reason: FinishReason, *, within_s: float, by: RunningFrontend
 ) -> None:
     """The ownership log has an `end`, and the workers were told."""
-    deadline = time.monotonic() + within_s
-    while (last := await stack.cluster.ownership.last(rid)) is None:
-        assert time.monotonic() < deadline, f"not ended within {within_s} s"
-        await asyncio.sleep(0.02)
+    last = await eventually_async(lambda: stack.cluster.ownership.last(rid), within_s)
     assert isinstance(last.record, End)
     assert last.record.reason is reason
     assert last.record.by == by.frontend_id

@@ -33,7 +33,7 @@ from shared.protocol.sight_card import SightCard
 from shared.protocol.token_ids import unpack_token_ids
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
-from tests.frontend.inference.test_accept import until_object_is_gone, until_queued
+from tests.frontend.inference.test_accept import until_object_is_gone
 from tests.frontend.seeing_model import (
     IMAGE_TOKEN_ID,
     NUM_TOKENS,
@@ -391,7 +391,7 @@ async def test_the_pixels_travel_by_the_object_store(stack: Stack) -> None:
                 "/v1/chat/completions", json={"model": "tiny", "messages": messages, "n": 2}
             )
         )
-        await until_queued(stack, 2)
+        await stack.until_queued(2)
         store = await stack.cluster.nc.jetstream().object_store(
             stack.cluster.subjects.objects_bucket
         )

@@ -12,6 +12,7 @@ import pytest
 from shared.protocol.codec import decode_ownership
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
+from tests.eventually import Looks, eventually, eventually_async
 from tests.frontend.conftest import Stack
 from tests.frontend.sse import sse_events, text_of
 from tests.time_to_err import time_to_err
@@ -27,7 +28,7 @@ async def test_a_full_queue_is_429_with_retry_after(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
         waiting = [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(8)]
-        await until_queued(stack, 8)
+        await stack.until_queued(8)
         refused = await client.post(CHAT, json=BODY)
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "queue_full"
@@ -46,7 +47,7 @@ async def test_the_retry_time_follows_the_queue(stack: Stack) -> None:
             await client.post(CHAT, json=BODY)
         stack.backend.hold.clear()
         waiting = [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(8)]
-        await until_queued(stack, 8)
+        await stack.until_queued(8)
         refused = await client.post(CHAT, json=BODY)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) == rate.retry_after_s(1) < 120
@@ -60,7 +61,7 @@ async def test_the_job_class_is_the_clients_choice(stack: Stack) -> None:
     async with running.client() as client:
         batch = {"X-Job-Class": "batch"}
         task = asyncio.create_task(client.post(CHAT, json=BODY, headers=batch))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         subjects = stack.cluster.subjects
         message = await stack.cluster.js.get_last(
             subjects.requests_stream, subjects.requests(stack.card.pool, "batch")
@@ -81,9 +82,11 @@ async def test_a_group_that_does_not_fit_leaves_nothing_running(stack: Stack) ->
         assert refused.status_code == 429
         await time_to_err(0.5)
         stack.backend.hold.set()
-        await until_queued(stack, 0)
-    assert len(stack.backend.runs) == 8
-    assert {run.finish and run.finish.reason for run in stack.backend.runs.values()} == {
+        await stack.until_queued(0)
+        ends = await ends_of(stack)
+    assert {end.reason for end in ends} == {FinishReason.CANCEL}
+    assert len(ends) >= 8
+    assert {run.finish and run.finish.reason for run in stack.backend.runs.values()} <= {
         FinishReason.CANCEL
     }
 
@@ -93,8 +96,9 @@ async def test_503_while_nats_is_away_and_200_when_it_is_back(stack: Stack) -> N
     async with running.client() as client:
         assert (await client.post(CHAT, json=BODY)).status_code == 200
         stack.server.kill()
-        while (await client.get("/ready")).status_code == 200:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        async for _ in Looks():
+            if (await client.get("/ready")).status_code != 200:
+                break
         began = time.monotonic()
         refused = await client.post(CHAT, json=BODY)
         assert refused.status_code == 503
@@ -111,7 +115,7 @@ async def test_no_answer_from_the_queue_is_503_and_the_request_is_ended(stack: S
     running = await stack.start_frontend()
     async with running.client() as client:
         await client.post(CHAT, json=BODY)
-        await until_queued(stack, 0)  # an ack that a paused server has not read is lost
+        await stack.until_queued(0)  # an ack that a paused server has not read is lost
         stack.backend.hold.clear()
         stack.server.pause()
         try:
@@ -120,14 +124,9 @@ async def test_no_answer_from_the_queue_is_503_and_the_request_is_ended(stack: S
             stack.server.resume()
         assert refused.status_code == 503
         # Stored or not by a server that slept: it is ended, and does not stay in the queue.
-        log, ownership = stack.cluster.subjects.tokens_stream, "jf.own.*.*"
-        async with asyncio.timeout(60):
-            while not (found := [m async for m in stack.cluster.js.direct_scan(log, ownership)]):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        (end,) = [decode_ownership(message.data) for message in found]
-        assert isinstance(end, End)
+        (end,) = await eventually_async(lambda: ends_of(stack), 60)
         assert end.reason is FinishReason.CANCEL
-        await until_queued(stack, 0)
+        await stack.until_queued(0)
 
 
 async def test_a_stream_survives_a_restart_of_nats(stack: Stack) -> None:
@@ -140,7 +139,7 @@ async def test_a_stream_survives_a_restart_of_nats(stack: Stack) -> None:
         events = sse_events(response)
         seen = [await anext(events) for _ in range(4)]
         stack.server.kill()
-        await asyncio.sleep(0.5)
+        await eventually(lambda: not stack.cluster.nc.is_connected)
         await asyncio.to_thread(stack.server.start)
         seen += [event async for event in events]
     assert text_of(seen) == "".join(f"{i} " for i in range(30))
@@ -166,34 +165,29 @@ async def test_a_long_prompt_travels_by_the_object_store(stack: Stack) -> None:
     await until_object_is_gone(stack, run.request.prompt_object)
 
 
+async def ends_of(stack: Stack) -> list[End]:
+    log, ownership = stack.cluster.subjects.tokens_stream, "jf.own.*.*"
+    found = stack.cluster.js.direct_scan(log, ownership)
+    records = [decode_ownership(message.data) async for message in found]
+    return [record for record in records if isinstance(record, End)]
+
+
 async def until_object_is_gone(stack: Stack, name: str) -> None:
     from nats.js.errors import NotFoundError
 
     store = await stack.cluster.nc.jetstream().object_store(stack.cluster.subjects.objects_bucket)
-    for _ in range(100):
+    async for _ in Looks(why=f"{name} is still there"):
         try:
             info = await store.get_info(name)
         except NotFoundError:
             return
         if info.deleted:
             return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{name} is still there")
-
-
-async def until_queued(stack: Stack, num: int) -> None:
-    for _ in range(100):
-        info = await stack.cluster.js.api(f"STREAM.INFO.{stack.cluster.subjects.requests_stream}")
-        if info["state"]["messages"] == num:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{info['state']['messages']} requests are queued, not {num}")
 
 
 async def eventually_200(client: httpx.AsyncClient) -> httpx.Response:
-    for _ in range(50):
+    async for _ in Looks(longest_pause_s=0.1):
         answer = await client.post(CHAT, json=BODY)
         if answer.status_code == 200:
-            return answer
-        await asyncio.sleep(0.1)
-    raise AssertionError(answer.text)
+            break
+    return answer

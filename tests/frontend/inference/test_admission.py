@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from jetflock.client import Client
 from jetflock.errors import QueueFull
 from shared.protocol.codec import encode
 from shared.protocol.notices import TenantCost, TenantGossip, TenantUse
+from tests.eventually import Looks, eventually
 from tests.frontend.conftest import RunningFrontend, Stack
-from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
+from tests.frontend.inference.test_accept import BODY, CHAT
 from tests.frontend.sse import sse_events
 from tests.frontend.tenants.test_tenant_lanes import make_room, num_queued
 from tests.time_to_err import time_to_err
@@ -43,12 +43,6 @@ def key_file(folder: Path, **limits: Any) -> Path:
     return path
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 def refused_by(running: RunningFrontend, code: str, job_class: str = "interactive") -> float:
     return running.metrics.acceptance.refused.labels(code, job_class).value
 
@@ -68,13 +62,13 @@ async def test_a_key_has_so_many_requests_at_a_time(stack: Stack, tmp_path: Path
         waiting = [
             asyncio.create_task(client.post(CHAT, json=BODY, headers=ALICE)) for _ in range(2)
         ]
-        await until_queued(stack, 2)
+        await stack.until_queued(2)
         refused = await client.post(CHAT, json=BODY, headers=ALICE)
         assert_refused(refused, "rate_limit_exceeded", "2 requests at a time", "2 wait or run")
         assert refused.json()["error"]["type"] == "requests"
         assert refused_by(running, "rate_limit_exceeded") == 1
         waiting.append(asyncio.create_task(client.post(CHAT, json=BODY, headers=BOB)))
-        await until_queued(stack, 3)
+        await stack.until_queued(3)
         stack.backend.hold.set()
         assert {(await task).status_code for task in waiting} == {200}
         too_many = await client.post(CHAT, json={**BODY, "n": 3}, headers=ALICE)
@@ -178,7 +172,7 @@ async def test_tokens_made_elsewhere_are_paid_at_a_frontend_that_the_tenant_is_n
     charged = running.frontend.process.ledger.rates.uses
     cost = TenantCost(Tenant("alice").owner, 150)
     await stack.cluster.nc.publish(stack.cluster.subjects.costs, encode(cost))
-    await until(lambda: "alice" in charged(time.monotonic()))
+    await eventually(lambda: "alice" in charged(time.monotonic()))
     async with running.client() as client:
         refused = await client.post(CHAT, json=BODY, headers=ALICE)
     assert_refused(refused, "rate_limit_exceeded", "100 tokens per minute, of which 0 are left")
@@ -249,7 +243,7 @@ async def test_a_refused_request_costs_nothing(stack: Stack, tmp_path: Path) -> 
     running = await stack.start_frontend(api_keys_file=path)
     async with running.client() as client:
         waiting = [asyncio.create_task(client.post(CHAT, json=BODY, headers=BOB)) for _ in range(8)]
-        await until_queued(stack, 8)
+        await stack.until_queued(8)
         refused = await client.post(CHAT, json=BODY, headers=ALICE)
         assert_refused(refused, "queue_full")
         stack.backend.hold.set()
@@ -262,17 +256,18 @@ async def test_a_limit_holds_over_two_frontends(stack: Stack, tmp_path: Path) ->
     stack.backend.hold.clear()
     path = key_file(tmp_path, max_concurrent=3, requests_per_minute=60)
     running = [await stack.start_frontend(api_keys_file=path) for _ in range(2)]
-    await until(lambda: all(one.frontend.side.streams.exchange.num_others == 1 for one in running))
+    exchanges = [one.frontend.side.streams.exchange for one in running]
+    await eventually(lambda: all(exchange.num_others == 1 for exchange in exchanges))
     async with running[0].client() as here, running[1].client() as there:
         waiting = [asyncio.create_task(here.post(CHAT, json=BODY, headers=ALICE)) for _ in range(3)]
-        await until_queued(stack, 3)
+        await stack.until_queued(3)
         ledger = running[1].frontend.process.ledger
-        await until(lambda: ledger.num_of_all_classes("alice") == 3)
+        await eventually(lambda: ledger.num_of_all_classes("alice") == 3)
         refused = await there.post(CHAT, json=BODY, headers=ALICE)
         assert_refused(refused, "rate_limit_exceeded", "3 requests at a time")
         stack.backend.hold.set()
         await asyncio.gather(*waiting)
-        await until(lambda: ledger.num_of_all_classes("alice") == 0)
+        await eventually(lambda: ledger.num_of_all_classes("alice") == 0)
         answer = await there.post(CHAT, json=BODY, headers=ALICE)
         assert answer.status_code == 200
         left = int(answer.headers["x-ratelimit-remaining-requests"])
@@ -285,15 +280,16 @@ async def test_lanes_follow_what_a_tenant_has_at_all_frontends(
     await make_room(stack, 100)
     stack.backend.hold.clear()
     running = [await stack.start_frontend(api_keys_file=key_file(tmp_path)) for _ in range(2)]
-    await until(lambda: all(one.frontend.side.streams.exchange.num_others == 1 for one in running))
+    exchanges = [one.frontend.side.streams.exchange for one in running]
+    await eventually(lambda: all(exchange.num_others == 1 for exchange in exchanges))
     async with running[0].client() as here, running[1].client() as there:
         waiting = [asyncio.create_task(here.post(CHAT, json={**BODY, "n": 8}, headers=ALICE))]
-        await until_queued(stack, 8)
+        await stack.until_queued(8)
         ledger = running[1].frontend.process.ledger
-        await until(lambda: ledger.num_outstanding("alice", "interactive") == 8)
+        await eventually(lambda: ledger.num_outstanding("alice", "interactive") == 8)
         waiting.append(asyncio.create_task(there.post(CHAT, json=BODY, headers=ALICE)))
         waiting.append(asyncio.create_task(there.post(CHAT, json=BODY, headers=BOB)))
-        await until_queued(stack, 10)
+        await stack.until_queued(10)
         assert await num_queued(stack) == {"interactive": 9, "interactive-1": 1}
         stack.backend.hold.set()
         await asyncio.gather(*waiting)
@@ -305,9 +301,9 @@ async def test_a_dead_frontends_requests_are_forgotten(stack: Stack, tmp_path: P
     ledger = running.frontend.process.ledger
     news = TenantGossip("frontend-dead", [TenantUse("alice", (1,))])
     await stack.cluster.nc.publish(stack.cluster.subjects.tenants, encode(news))
-    await until(lambda: ledger.num_of_all_classes("alice") == 1)
+    await eventually(lambda: ledger.num_of_all_classes("alice") == 1)
     await stack.cluster.nc.publish(stack.cluster.subjects.tenants, b"rubbish")
-    await until(lambda: ledger.num_of_all_classes("alice") == 0)
+    await eventually(lambda: ledger.num_of_all_classes("alice") == 0)
 
 
 async def test_keys_are_read_again_when_their_file_changes(stack: Stack, tmp_path: Path) -> None:
@@ -319,9 +315,9 @@ async def test_keys_are_read_again_when_their_file_changes(stack: Stack, tmp_pat
         await time_to_err(1.5)  # a file that cannot be used changes nothing
         assert (await client.get("/v1/models", headers=ALICE)).status_code == 200
         path.write_text("keys:\n- {name: carol, key: sk-c}\n")
-        async with asyncio.timeout(10):
-            while (await client.get("/v1/models", headers=ALICE)).status_code != 401:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        async for _ in Looks():
+            if (await client.get("/v1/models", headers=ALICE)).status_code == 401:
+                break
         carol = {"Authorization": "Bearer sk-c"}
         assert (await client.post(CHAT, json=BODY, headers=carol)).status_code == 200
 
@@ -334,11 +330,11 @@ async def test_a_class_has_its_own_limit(stack: Stack) -> None:
         waiting = [
             asyncio.create_task(client.post(CHAT, json=BODY, headers=batch)) for _ in range(2)
         ]
-        await until_queued(stack, 2)
+        await stack.until_queued(2)
         refused = await client.post(CHAT, json=BODY, headers=batch)
         assert_refused(refused, "queue_full", "2 batch requests of 'tiny'", "--queue-max-batch")
         waiting += [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(3)]
-        await until_queued(stack, 5)
+        await stack.until_queued(5)
         await time_to_err(1.1)  # seen in the queue now, and not counted twice
         refused = await client.post(CHAT, json=BODY)
         assert_refused(refused, "queue_full", "3 interactive", "--queue-max-interactive")
@@ -355,12 +351,12 @@ async def test_batch_never_crowds_out_interactive(stack: Stack) -> None:
         waiting = [
             asyncio.create_task(client.post(CHAT, json=BODY, headers=batch)) for _ in range(4)
         ]
-        await until_queued(stack, 4)
-        await until(lambda: running.frontend.side.streams.queue_watch.usage == 0.5)
+        await stack.until_queued(4)
+        await eventually(lambda: running.frontend.side.streams.queue_watch.usage == 0.5)
         refused = await client.post(CHAT, json=BODY, headers=batch)
         assert_refused(refused, "queue_full", "they may use half of it")
         assert refused_by(running, "queue_full", "batch") == 1
         waiting += [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(4)]
-        await until_queued(stack, 8)
+        await stack.until_queued(8)
         stack.backend.hold.set()
         assert {(await task).status_code for task in waiting} == {200}

@@ -10,12 +10,13 @@ import pytest
 from frontend.stored.batches import batch_driver as driver
 from shared.broker.jetstream import JetStream
 from shared.errors import CasConflict
+from tests.eventually import Looks, eventually
 from tests.frontend.batch_calls import COMPLETIONS, create, jsonl, line, rows, upload
 from tests.frontend.batch_calls import until as batch_until
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
-from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
-from tests.frontend.inference.test_admission import assert_refused, refused_by, until
+from tests.frontend.inference.test_accept import BODY, CHAT
+from tests.frontend.inference.test_admission import assert_refused, refused_by
 from tests.frontend.stored.test_batches import openai_client
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.stream_limits import fill, set_limit, usage
@@ -34,11 +35,11 @@ async def test_new_requests_are_refused_and_those_accepted_end(stack: Stack, whi
         assert (await client.post(CHAT, json=BODY)).status_code == 200
         stack.backend.hold.clear()
         waiting = asyncio.create_task(client.post(CHAT, json=BODY))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         subject = {"tokens": subjects.tokens(0, "w"), "results": subjects.done("0" * 32)}[which]
         await js.publish(subject, bytes(10_000))  # the fake backend writes none
         await fill(js, stream, 0.85)
-        await until(lambda: room.usage(stream) > 0.8)
+        await eventually(lambda: room.usage(stream) > 0.8)
         assert_refused(await client.post(CHAT, json=BODY), "queue_full", "85% full", flag)
         assert refused_by(running, "queue_full") == 1
         ready = await client.get("/health/ready")
@@ -47,7 +48,7 @@ async def test_new_requests_are_refused_and_those_accepted_end(stack: Stack, whi
         stack.backend.hold.set()
         assert (await waiting).status_code == 200, "it was accepted before"
         await set_limit(js, stream, 1 << 30)
-        await until(lambda: room.usage(stream) < 0.8)
+        await eventually(lambda: room.usage(stream) < 0.8)
         assert (await client.post(CHAT, json=BODY)).status_code == 200
         assert (await client.get("/health/ready")).status_code == 200
 
@@ -58,7 +59,7 @@ async def test_a_full_store_of_batch_lines_refuses_batches_alone(stack: Stack) -
     room = running.frontend.side.streams.room
     await js.publish(subjects.batch_line("batch_" + "0" * 32, 0), bytes(10_000))
     await fill(js, subjects.batch_stream, 0.85)
-    await until(lambda: room.usage(subjects.batch_stream) > 0.8)
+    await eventually(lambda: room.usage(subjects.batch_stream) > 0.8)
     body = {
         "input_file_id": "file-" + "0" * 32,
         "endpoint": CHAT,
@@ -73,9 +74,9 @@ async def test_a_full_store_of_batch_lines_refuses_batches_alone(stack: Stack) -
 
 async def until_full(js: JetStream, stream: str) -> None:
     """It has no room for one more line."""
-    async with asyncio.timeout(20):
-        while await usage(js, stream) < 0.95:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async for _ in Looks():
+        if await usage(js, stream) >= 0.95:
+            return
 
 
 async def start_with_a_small_batch_store(
@@ -102,7 +103,7 @@ async def test_a_batch_that_fills_its_store_stands_still_and_can_be_cancelled(
     async with openai_client(running) as client, running.client() as http:
         batch = await batch_until(client, await create(client, lines), "in_progress")
         await until_full(js, stream)
-        await until(lambda: room.usage(stream) > 0.8)
+        await eventually(lambda: room.usage(stream) > 0.8)
         body = {
             "input_file_id": batch.input_file_id,
             "endpoint": COMPLETIONS,
@@ -122,7 +123,7 @@ async def test_a_batch_that_fills_its_store_stands_still_and_can_be_cancelled(
         assert len(kept) + len(left) == 64
         assert {row["error"]["code"] for row in left} == {"batch_cancelled"}
 
-        await until(lambda: room.usage(stream) < 0.1)
+        await eventually(lambda: room.usage(stream) < 0.1)
         again = await batch_until(client, await create(client, lines), "in_progress")
         await until_full(js, stream)
         await set_limit(js, stream, 1 << 30)
@@ -145,9 +146,9 @@ async def test_a_full_object_store_refuses_long_prompts_alone(stack: Stack) -> N
     async with running.client() as client:
         stack.backend.hold.clear()
         waiting = asyncio.create_task(client.post(COMPLETIONS, json=LONG))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         await fill(js, OBJECTS, 0.85)
-        await until(lambda: room.usage(OBJECTS) > 0.8)
+        await eventually(lambda: room.usage(OBJECTS) > 0.8)
         answer = await client.post(COMPLETIONS, json=LONG)
         assert_refused(answer, "queue_full", "85% full", "--objects-max-bytes")
         assert int(answer.headers["Retry-After"]) >= 1
@@ -156,7 +157,7 @@ async def test_a_full_object_store_refuses_long_prompts_alone(stack: Stack) -> N
         stack.backend.hold.set()
         assert (await waiting).status_code == 200, "it was accepted before"
         assert (await client.post(COMPLETIONS, json=LONG | {"prompt": "x"})).status_code == 200
-        await until(lambda: room.usage(OBJECTS) < 0.8)
+        await eventually(lambda: room.usage(OBJECTS) < 0.8)
         assert (await client.post(COMPLETIONS, json=LONG)).status_code == 200
 
 
@@ -171,7 +172,7 @@ async def test_prompts_that_fill_the_object_store_between_two_looks(stack: Stack
         assert_refused(answer, "queue_full", "long prompts and images", "--objects-max-bytes")
         assert int(answer.headers["Retry-After"]) >= 1
         assert (await client.post(COMPLETIONS, json=LONG | {"prompt": "x"})).status_code == 200
-        await until_queued(stack, 0)
+        await stack.until_queued(0)
 
 
 async def _sees_nothing(stream: str) -> None:
@@ -189,7 +190,7 @@ async def test_a_full_store_of_keys_refuses_new_keys_alone(stack: Stack) -> None
         await fill(js, bucket, 1.0)  # before it is seen
         answer = await client.post(CHAT, json=BODY, headers=new)
         assert_refused(answer, "queue_full", "idempotency keys", "--keys-max-bytes")
-        await until(lambda: room.usage(bucket) > 0.8)
+        await eventually(lambda: room.usage(bucket) > 0.8)
         answer = await client.post(CHAT, json=BODY, headers=new)
         assert_refused(answer, "queue_full", "100% full", "--keys-max-bytes")
         again = await client.post(CHAT, json=BODY, headers=known)
@@ -206,17 +207,17 @@ async def test_a_nearly_full_store_of_readers_lets_what_runs_be_cancelled(stack:
     async with running.client() as client:
         stack.backend.hold.clear()
         waiting = asyncio.create_task(client.post(CHAT, json=BODY))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         await js.publish(f"$KV.{stack.cluster.subjects.attached_bucket}.former", bytes(10_000))
         await fill(js, bucket, 0.85)
-        await until(lambda: room.usage(bucket) > 0.8)
+        await eventually(lambda: room.usage(bucket) > 0.8)
         answer = await client.post(CHAT, json=BODY)
         assert_refused(answer, "queue_full", "85% full", "--keys-max-bytes")
         ready = await client.get("/health/ready")
         assert ready.status_code == 503
         assert "--keys-max-bytes" in ready.text
         waiting.cancel()
-        await until_queued(stack, 0)
+        await stack.until_queued(0)
 
 
 @pytest.mark.parametrize("stream", [FILES, "KV_jf_files", "KV_jf_batches"])
@@ -229,7 +230,7 @@ async def test_full_stores_of_files_and_batches_refuse_these_alone(
     async with openai_client(running) as client, running.client() as http:
         batch = await batch_until(client, await create(client, jsonl(line(0))), "completed")
         await fill(stack.cluster.js, stream, 0.85)
-        await until(lambda: room.usage(stream) > 0.8)
+        await eventually(lambda: room.usage(stream) > 0.8)
         flag = "--files-max-bytes" if stream == FILES else "--keys-max-bytes"
         body = {
             "input_file_id": batch.input_file_id,
@@ -254,10 +255,10 @@ async def test_a_file_can_be_deleted_where_not_a_byte_is_left(stack: Stack) -> N
     async with openai_client(running) as client:
         kept, unwanted = await upload(client, b"1" * 1000), await upload(client, b"2" * 100_000)
         await fill(stack.cluster.js, FILES, 1.0)
-        await until(lambda: room.usage(FILES) > 0.8)
+        await eventually(lambda: room.usage(FILES) > 0.8)
         await client.files.delete(unwanted)
         assert [file.id async for file in client.files.list()] == [kept]
-        await until(lambda: room.usage(FILES) < 0.8)
+        await eventually(lambda: room.usage(FILES) < 0.8)
         await upload(client, b"3" * 1000)
 
 
@@ -292,6 +293,6 @@ async def test_a_batch_whose_time_is_over_ends_though_its_store_is_full(
         left = await rows(client, batch.error_file_id)
         assert len(kept) + len(left) == 64
         assert {row["error"]["code"] for row in left} == {"batch_expired"}
-        await until(lambda: room.usage(stream) < 0.1)
-        await until(lambda: not running.frontend.side.stored.batch_keeper._driving)
+        await eventually(lambda: room.usage(stream) < 0.1)
+        await eventually(lambda: not running.frontend.side.stored.batch_keeper._driving)
         assert await stack.num_queued() == 0

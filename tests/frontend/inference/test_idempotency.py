@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.reply import Surface
 from shared.protocol.request import Readers
+from tests.eventually import Looks, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.sse import sse_events, text_of
 from tests.time_to_err import time_to_err
@@ -154,8 +154,7 @@ async def test_who_leaves_does_not_end_what_another_reads(stack: Stack, leaver: 
         rid = await first_rid(stack)
         joins = asyncio.create_task(other.post(CHAT, json=BODY))
         joins_here = asyncio.create_task(client.post(CHAT, json=BODY))
-        while counted(second, "joined") + counted(first, "joined") < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: counted(second, "joined") + counted(first, "joined") == 2)
         left, stays = ([reads, joins_here], joins) if leaver == "first" else ([joins], reads)
         for task in left:
             task.cancel()
@@ -176,15 +175,11 @@ async def test_the_last_one_who_leaves_ends_it_and_the_key_starts_anew(stack: St
         one = asyncio.create_task(client.post(CHAT, json=BODY))
         rid = await first_rid(stack)
         two = asyncio.create_task(other.post(CHAT, json=BODY))
-        while not counted(second, "joined"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: counted(second, "joined"))
         for task in (one, two):
             task.cancel()
         await asyncio.gather(one, two, return_exceptions=True)
-        began = time.monotonic()
-        while (last := await stack.cluster.ownership.last(rid)) is None:
-            assert time.monotonic() - began < 2
-            await asyncio.sleep(0.02)
+        last = await eventually_async(lambda: stack.cluster.ownership.last(rid), 2)
         assert isinstance(last.record, End)
         stack.say(*PIECES)
         answer = await other.post(CHAT, json=BODY)
@@ -207,15 +202,13 @@ async def test_the_death_of_the_first_frontend(stack: Stack) -> None:
         await eventually(lambda: survivor.has_seen(doomed))
         doomed.task.cancel()  # no farewell: as kill -9, but for the heartbeat's deletion
         joined = asyncio.create_task(other.post(CHAT, json=BODY))
-        while not counted(survivor, "joined"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: counted(survivor, "joined"))
         attached = stack.cluster.bucket(stack.cluster.subjects.attached_bucket)
-        while True:  # until the dead one was struck off
+        async for _ in Looks(60):  # until the dead one was struck off
             entry = await attached.get(rid)
             assert entry is not None
             if doomed.frontend_id not in decode(Readers, entry.value).frontends:
                 break
-            await asyncio.sleep(0.05)
         assert await stack.cluster.ownership.last(rid) is None
         gate.set()
         answer = await joined
@@ -253,7 +246,7 @@ async def test_a_full_queue_refuses_and_the_key_starts_anew_later(stack: Stack) 
     first, second = await stack.start_frontend(), await stack.start_frontend()
     async with first.client() as client, second.client() as other:
         waiting = [asyncio.create_task(client.post(CHAT, json=BODY)) for _ in range(7)]
-        await until_queued(stack, 7)
+        await stack.until_queued(7)
         body = {**BODY, "n": 2}
         refused = await client.post(CHAT, json=body, headers=KEY)
         assert refused.status_code == 429
@@ -308,14 +301,5 @@ def counted(running: RunningFrontend, result: str) -> float:
 
 
 async def first_rid(stack: Stack) -> str:
-    while not stack.backend.runs:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await eventually(lambda: stack.backend.runs)
     return next(iter(stack.backend.runs))
-
-
-async def until_queued(stack: Stack, num: int) -> None:
-    while True:
-        info = await stack.cluster.js.api(f"STREAM.INFO.{stack.cluster.subjects.requests_stream}")
-        if info["state"]["messages"] == num:
-            return
-        await asyncio.sleep(0.02)

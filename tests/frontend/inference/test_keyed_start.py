@@ -19,6 +19,7 @@ from shared.errors import IdempotencyConflict, ServiceUnavailable
 from shared.protocol.request import RequestGroup
 from shared.storage.stream_room import StreamRoom
 from shared.subjects import new_rid
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 
 pytestmark = pytest.mark.integration
@@ -206,8 +207,7 @@ async def test_where_nothing_is_started_a_key_is_joined_or_free(keys: Keys) -> N
 async def test_clients_of_one_frontend_wait_for_the_first_of_them(keys: Keys) -> None:
     first, second = Client(gate=asyncio.Event()), Client(joins=["joined"])
     starting = asyncio.create_task(keys.start(first))
-    while not first.steps:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await eventually(lambda: first.steps)
     waiting = asyncio.create_task(keys.start(second))
     for _ in range(3):
         await keys.store.get(NAME)  # as long as it would take to look at the key

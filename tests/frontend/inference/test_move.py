@@ -100,7 +100,7 @@ async def test_new_requests_go_over_and_old_ones_end_where_they_are(moving: Movi
         assert await stack.num_queued() == 1
         # Sent again, it joins what waits on the old side.
         again = asyncio.create_task(ask(frontend, "held"))
-        await asyncio.sleep(0.3)
+        await eventually(lambda: frontend.metrics.acceptance.keyed.labels("joined").value)
         stack.backend.hold.set()
         first, second = await asyncio.gather(waiting, again)
         assert text_of(first) == text_of(second) == "Old side"

@@ -23,7 +23,7 @@ from shared.protocol.log_records import End
 from shared.protocol.prompt_object import dead_prompt_object
 from shared.subjects import new_rid
 from tests.frontend.conftest import Stack
-from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
+from tests.frontend.inference.test_accept import BODY, CHAT
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.nats_users import NatsUsers
 
@@ -57,7 +57,7 @@ async def test_a_prompt_goes_when_its_request_is_nowhere_or_over(
     await ownership.append(over, End(prev=0, reason=FinishReason.CANCEL, by="f"))
     async with running.client() as client:
         waiting = asyncio.create_task(client.post(CHAT, json=BODY))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         queued = await stack.cluster.js.get_next(
             stack.cluster.subjects.requests_stream, stack.cluster.subjects.requests("*", "*"), 1
         )

@@ -20,7 +20,6 @@ from shared.protocol.text import checksum
 from shared.subjects import choice_rid
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import STOP, Script
-from tests.frontend.inference.test_accept import until_queued
 from tests.frontend.sse import SseEvent, sse_events, text_of
 from tests.worker.io_stage import eventually, eventually_async
 
@@ -178,13 +177,13 @@ async def test_a_key_whose_request_is_being_ended_starts_anew_and_leaves_nothing
     first, second = await stack.start_frontend(), await stack.start_frontend()
     async with first.client(headers=KEY) as client, second.client(headers=KEY) as other:
         waiting = asyncio.create_task(client.post(CHAT, json=BODY))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         (generation,) = first.frontend.side.streams.router.generations
         rid = generation.group_id
         attachments = first.frontend.side.inference.ends.attachments
         assert await attachments.leave(rid, generation.reply)
         anew = asyncio.create_task(other.post(CHAT, json=BODY))
-        await until_queued(stack, 2)
+        await stack.until_queued(2)
         stack.backend.hold.set()
         answer = await anew
         await waiting

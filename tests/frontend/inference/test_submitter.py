@@ -19,7 +19,7 @@ from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
 from shared.protocol.role_cards import LevelRecord
 from shared.token_log.request_queue import RequestQueue
 from tests.frontend.conftest import RunningFrontend, Stack
-from tests.frontend.inference.test_accept import until_object_is_gone, until_queued
+from tests.frontend.inference.test_accept import until_object_is_gone
 from tests.frontend.inference.test_terminator import BODY, CHAT, KEY, terminator_of, until_ended
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.nats_server import NatsServer
@@ -78,7 +78,7 @@ async def test_what_is_stored_while_its_frontend_leaves_is_ended(
         rid = await stored.get()
         running.frontend.shutdown.ask()
         await until_ended(stack, rid)
-        await until_queued(stack, 0)
+        await stack.until_queued(0)
         await asyncio.gather(task, return_exceptions=True)
 
 
@@ -181,7 +181,7 @@ async def test_what_a_queue_stored_before_it_was_closed_is_ended(
     async with running.client() as client:
         assert (await client.post(CHAT, json=BODY)).status_code == 503
     await until_ended(stack, rids[0])
-    await until_queued(stack, 0)
+    await stack.until_queued(0)
 
 
 async def test_nobody_waits_for_the_queue_beyond_the_deadline(

@@ -16,7 +16,7 @@ from shared.subjects import choice_rid
 from tests.bad_moment import answer_lost_once, failing_once
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
-from tests.frontend.inference.test_accept import until_object_is_gone, until_queued
+from tests.frontend.inference.test_accept import until_object_is_gone
 from tests.frontend.inference.test_queue_timeout import claim, queued
 from tests.frontend.sse import sse_events, text_of
 from tests.worker.io_stage import eventually, eventually_async
@@ -94,7 +94,7 @@ async def test_an_end_whose_answer_was_lost_is_known_for_ones_own(
         if queue_timeout_s is not None:
             await until_ended(stack, rid)
     reason = (await until_ended(stack, rid)).reason
-    await until_queued(stack, 0)
+    await stack.until_queued(0)
     assert len(await stack.cluster.ownership.read(rid)) == 1
     ended = running.metrics.answers.ended.labels(reason.value)
     await eventually(lambda: ended.value == 1)

@@ -14,8 +14,9 @@ from shared.catalog.model_catalog import ModelCatalog
 from shared.protocol.codec import encode
 from shared.protocol.log_records import End
 from shared.protocol.role_cards import SUPERVISOR, RoleCard, WorkerCard, WorkerState
+from tests.eventually import Looks, eventually
 from tests.frontend.conftest import Stack
-from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
+from tests.frontend.inference.test_accept import BODY, CHAT
 from tests.frontend.inference.test_queue_timeout import claim, queued
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.jetflock.test_chat import chat
@@ -51,9 +52,9 @@ async def add_model(stack: Stack, name: str, **changes: Any) -> str:
 async def until(
     client: httpx.AsyncClient, path: str, condition: Callable[[httpx.Response], object]
 ) -> httpx.Response:
-    async with asyncio.timeout(10):
-        while not condition(answer := await client.get(path)):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async for _ in Looks():
+        if condition(answer := await client.get(path)):
+            break
     return answer
 
 
@@ -84,8 +85,9 @@ async def test_a_worker_that_has_loaded_a_model_lists_it(stack: Stack) -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
         assert "Served: tiny." in refused.json()["error"]["message"]
         await put_worker(stack, pool, WorkerState.LOADING)
-        await asyncio.sleep(0.3)
-        refused = await client.post(CHAT, json=body)
+        async for _ in Looks():
+            if (refused := await client.post(CHAT, json=body)).status_code != 404:
+                break
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_loading")
         assert refused.headers["retry-after"] == "10"
         await put_worker(stack, pool)
@@ -158,7 +160,7 @@ async def test_who_waits_for_workers_that_fail_is_told_their_last_words(
         await put_supervisor(stack)
         await until(client, "/v1/models", lambda answer: ("tiny", "idle") in statuses(answer))
         waiting = asyncio.create_task(client.post(CHAT, json=BODY))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         background = await client.post(
             "/v1/responses", json={"model": "tiny", "input": "hi", "background": True}
         )
@@ -169,10 +171,10 @@ async def test_who_waits_for_workers_that_fail_is_told_their_last_words(
         assert refused.status_code == 503
         assert "no such GPU" in refused.json()["error"]["message"]
         ended = stack.cluster.ownership
-        async with asyncio.timeout(10):
-            while not running.metrics.answers.ended.labels("unserved").value:
-                await put_supervisor(stack, "no such GPU")
-                await asyncio.sleep(0.2)
+        async for _ in Looks(longest_pause_s=0.2):
+            if running.metrics.answers.ended.labels("unserved").value:
+                break
+            await put_supervisor(stack, "no such GPU")
         stack.backend.hold.set()
         answer = await waiting
         assert answer.status_code == 503
@@ -211,11 +213,9 @@ async def test_who_waits_for_a_model_that_is_withdrawn_is_told(
     running = await stack.start_frontend()
     async with running.client() as client:
         waiting = asyncio.create_task(client.post(CHAT, json=BODY))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         assert await ModelCatalog(stack.cluster).withdraw(stack.card.pool)
-        async with asyncio.timeout(10):
-            while not running.metrics.answers.ended.labels("unserved").value:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await eventually(lambda: running.metrics.answers.ended.labels("unserved").value)
         stack.backend.hold.set()
         answer = await waiting
         assert answer.status_code == 503

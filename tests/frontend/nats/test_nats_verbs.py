@@ -16,6 +16,7 @@ from frontend.stored.files.file_transfers import Transfers
 from frontend.stored.files.files import Files
 from jetflock import Client
 from shared.errors import RequestError
+from tests.eventually import Looks, eventually
 from tests.frontend.batch_calls import jsonl, line
 from tests.frontend.conftest import Stack
 from tests.frontend.nats.test_nats_service import ask, ask_stream
@@ -63,9 +64,7 @@ async def test_a_response_in_the_background_is_cancelled(stack: Stack) -> None:
     check_response(queued)
     assert queued["status"] in ("queued", "in_progress")
     stream = asyncio.create_task(ask_stream(stack, "responses", {**body, "stream": True}))
-    async with asyncio.timeout(20):
-        while len(stack.backend.runs) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await eventually(lambda: len(stack.backend.runs) == 2)
     for rid in list(stack.backend.runs):
         cancelled = await told(stack, "responses.cancel", {"id": f"resp_{rid}"})
         assert (cancelled["id"], cancelled["status"]) == (f"resp_{rid}", "cancelled")
@@ -87,10 +86,10 @@ async def test_a_batch_by_the_python_client(stack: Stack, tmp_path: Path) -> Non
 
         wanted = {"endpoint": "/v1/completions", "completion_window": "1h"}
         batch = await client.ask_async("batches", {"input_file_id": file["id"], **wanted})
-        async with asyncio.timeout(60):
-            while batch["status"] != "completed":
-                await asyncio.sleep(0.1)
-                batch = await client.ask_async("batches.get", {"id": batch["id"]})
+        async for _ in Looks(60):
+            batch = await client.ask_async("batches.get", {"id": batch["id"]})
+            if batch["status"] == "completed":
+                break
         await client.download_async(batch["output_file_id"], tmp_path / "out.jsonl")
         rows = [json.loads(row) for row in (tmp_path / "out.jsonl").read_text().splitlines()]
         assert [row["custom_id"] for row in rows] == [f"line-{i}" for i in range(4)]

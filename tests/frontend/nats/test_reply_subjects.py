@@ -6,10 +6,8 @@ refuses, and once with nothing but what the server refuses.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from frontend.tenants.caller_gate import CallerGate
 from shared.broker.named_subjects import NamedSubjects, is_plain_subject
 from shared.errors import InvalidRequest
 from shared.subjects import Subjects
+from tests.eventually import Looks
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.nats.test_nats_service import BODY
 from tests.frontend.users_stack import open_users_stack, passing_readers, states, stored
@@ -145,10 +144,7 @@ async def keep_something(users: NatsUsers, stack: Stack) -> str:
         body = json.dumps(ANSWERED["responses"]).encode()
         answer = json.loads((await bob.request("jetflock.bob.responses", body, 10)).data)
         assert answer["status"] == "completed"
-    async with asyncio.timeout(30):
-        # The fake takes it from the queue when it has answered.
-        while await stack.num_queued():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await stack.until_queued(0)  # the fake takes it from there when it has answered
     return str(answer["id"])
 
 
@@ -184,10 +180,9 @@ async def raw_publish(nc: Client, command: bytes) -> None:
 
 async def all_counted(running: RunningFrontend, num: int) -> None:
     """Every request was handled."""
-    deadline = time.monotonic() + 60
-    while num_handled(running) < num:
-        assert time.monotonic() < deadline, f"{num_handled(running)} of {num}"
-        await asyncio.sleep(0.05)
+    async for _ in Looks(60, lambda: f"{num_handled(running)} of {num}"):
+        if num_handled(running) >= num:
+            return
 
 
 def num_handled(running: RunningFrontend) -> int:
@@ -265,10 +260,9 @@ async def test_the_rights_of_an_eraser_would_do_harm(
         "jetflock.alice.generate", GENERATE, reply="$JS.API.STREAM.PURGE.jf_RESPONSES"
     )
     assert before["jf_RESPONSES"]["messages"] > 0
-    deadline = time.monotonic() + 30
-    while (await states(stack))["jf_RESPONSES"]["messages"] > 0:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    async for _ in Looks(30):
+        if not (await states(stack))["jf_RESPONSES"]["messages"]:
+            break
 
 
 @pytest.mark.integration

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -13,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from frontend.cluster.cluster_history import MIN_GAP_S
 from tests.deploy.local_stack import REAL_ROLES, LocalStack
+from tests.eventually import wait_until
 from tests.frontend.page.conftest import PHONE, WAIT_MS, Visit, chromium
 from tests.nats_server import free_port
 
@@ -92,8 +92,7 @@ def test_a_stream_survives_the_kill_of_its_worker(visit: Visitor, url: str) -> N
 def test_curves_begin_with_what_the_service_knows(visit: Visitor, url: str) -> None:
     headers = {"authorization": "Bearer olga"}
     with httpx.Client(base_url=url, headers=headers) as http:
-        while len(http.get("cluster/history").json()["samples"]) < 3:
-            time.sleep(0.5)
+        wait_until(lambda: len(http.get("cluster/history").json()["samples"]) >= 3, 60)
     page = open_tab(visit, url, "olga")
     line = page.locator(".cl-spark-line").first
     expect(line).to_have_attribute("d", re.compile("L"))

@@ -11,9 +11,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from shared.protocol.finish import Finish, FinishReason
+from tests.eventually import eventually
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
-from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
+from tests.frontend.inference.test_accept import BODY, CHAT
 from tests.http_proxy import HttpProxy, ProxyRules
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
@@ -55,9 +56,7 @@ async def test_what_is_over_may_be_sent_again_without_a_key(
         reason,
         FinishReason.STOP,
     ]
-    async with asyncio.timeout(10):
-        while await stack.num_queued():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await stack.until_queued(0)
     assert stack.backend.num_served == 2
 
 
@@ -99,13 +98,12 @@ async def test_who_is_refused_comes_back_when_it_was_told(stack: Stack) -> None:
         num_before = len(stack.backend.runs)
         stack.backend.hold.clear()
         waiting = [asyncio.create_task(others.post(CHAT, json=BODY)) for _ in range(8)]
-        await until_queued(stack, 8)
+        await stack.until_queued(8)
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         asking = asyncio.create_task(client.completions.create(model="tiny", prompt="Hi"))
         refused = running.metrics.acceptance.refused.labels("queue_full", "interactive")
-        while not refused.value:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: refused.value)
         stack.backend.hold.set()
         answer = await asking
         assert loop.time() - began_at >= 1.0, "the least that Retry-After says"

@@ -23,6 +23,7 @@ from frontend.tenants.tenant import EVERYBODY
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.request import GenerateRequest
 from shared.protocol.token_ids import unpack_token_ids
+from tests.eventually import Looks, eventually
 from tests.forked_program import run_program
 from tests.frontend.batch_calls import COMPLETIONS, create, jsonl, line, rows, until, upload
 from tests.frontend.conftest import RunningFrontend, Stack
@@ -264,9 +265,10 @@ async def test_a_cancelled_batch_keeps_what_was_done(client: AsyncOpenAI, stack:
 
     stack.answer(script)
     batch = await create(client, jsonl(*(line(i) for i in range(8))))
-    while batch.request_counts is None or batch.request_counts.completed < 1:
-        await asyncio.sleep(0.1)
+    async for _ in Looks():
         batch = await client.batches.retrieve(batch.id)
+        if batch.request_counts is not None and batch.request_counts.completed:
+            break
     assert (await client.batches.cancel(batch.id)).status == "cancelling"
     batch = await until(client, batch, "cancelled")
     assert batch.cancelled_at is not None
@@ -276,10 +278,7 @@ async def test_a_cancelled_batch_keeps_what_was_done(client: AsyncOpenAI, stack:
     assert {row["error"]["code"] for row in rest} == {"batch_cancelled"}
     assert (await client.batches.cancel(batch.id)).status == "cancelled"
     started = {run.request.rid for run in stack.backend.runs.values() if run.text != "done"}
-    deadline = time.monotonic() + 20
-    while not started <= set(stack.backend.cancelled):  # what ran was ended
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.1)
+    await eventually(lambda: started <= set(stack.backend.cancelled))  # what ran was ended
     assert len(stack.backend.runs) < 8
 
 
@@ -302,10 +301,7 @@ async def test_a_batch_never_has_more_in_the_queue_than_it_may(
     stack.answer(lambda request: Script(["a", "b"], gate=gate))
     batch = await create(client, jsonl(*(line(i) for i in range(20))))
     other = await create(client, jsonl(*(line(i) for i in range(20))))
-    deadline = time.monotonic() + 20
-    while len(stack.backend.runs) < 4:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await eventually(lambda: len(stack.backend.runs) == 4)
     assert await stack.num_queued() <= 6  # 4; for a moment more while the second one comes in
     gate.set()
     await until(client, batch, "completed")
@@ -341,10 +337,7 @@ async def test_a_frontend_that_stops_leaves_its_batch_to_another(stack: Stack) -
     first = await stack.start_frontend(**options)
     async with openai_client(first) as client:
         batch = await create(client, jsonl(*(line(i) for i in range(6))))
-        deadline = time.monotonic() + 20
-        while len(stack.backend.runs) < 4:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+        await eventually(lambda: len(stack.backend.runs) == 4)
     second = await stack.start_frontend(**options)
     first.frontend.shutdown.ask()
     await first.task

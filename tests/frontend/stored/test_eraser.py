@@ -15,7 +15,6 @@ from shared.cluster import open_cluster
 from shared.errors import ConfigError
 from shared.nats_client.role_client import RoleClient
 from tests.frontend.conftest import RunningFrontend, Stack
-from tests.frontend.inference.test_accept import until_queued
 from tests.frontend.users_stack import open_users_stack, states
 from tests.nats_users import NatsUsers
 
@@ -86,11 +85,11 @@ async def erase_a_request(stack: Stack, client: httpx.AsyncClient) -> None:
 
 
 async def leave_the_queue(stack: Stack, client: httpx.AsyncClient) -> None:
-    await until_queued(stack, 0)
+    await stack.until_queued(0)
     stack.backend.hold.clear()
     async with client.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}):
-        await until_queued(stack, 1)
-    await until_queued(stack, 0)
+        await stack.until_queued(1)
+    await stack.until_queued(0)
 
 
 async def test_a_frontend_that_may_not_delete_does_not_start(

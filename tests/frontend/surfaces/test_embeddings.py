@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -29,6 +29,7 @@ from shared.protocol.model_cards import EmbeddingCard
 from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import PoolingKind, PoolingParams
 from shared.protocol.token_ids import unpack_token_ids
+from tests.eventually import eventually
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import AllRequests, make_directory
 from tests.frontend.fake_backend import Script
@@ -125,7 +126,7 @@ async def test_a_failed_input_fails_the_request_and_ends_the_others(
     stack.answer(script)
     with pytest.raises(openai.InternalServerError, match="out of pages"):
         await client.embeddings.create(model="tiny", input=["a", "b", "c"])
-    await asyncio.wait_for(_until(lambda: len(stack.backend.cancelled) == 2), 5)
+    await eventually(lambda: len(stack.backend.cancelled) == 2, 5)
 
 
 @pytest.mark.integration
@@ -143,16 +144,11 @@ async def test_a_client_that_leaves_ends_all_its_inputs(
     async with running.client() as http:
         post = http.post("/v1/embeddings", json={"model": "tiny", "input": ["a", "b", "c"]})
         task = asyncio.create_task(post)
-        await asyncio.wait_for(_until(lambda: len(stack.backend.runs) == 3), 5)
+        await eventually(lambda: len(stack.backend.runs) == 3)
         task.cancel()
         await asyncio.wait([task])
-    await asyncio.wait_for(_until(lambda: len(stack.backend.cancelled) == 3), 5)
+    await eventually(lambda: len(stack.backend.cancelled) == 3, 5)
     assert sorted(stack.backend.cancelled) == sorted(stack.backend.runs)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.integration

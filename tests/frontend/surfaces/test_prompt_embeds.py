@@ -19,7 +19,7 @@ from shared.protocol.prompt_object import prompt_data
 from shared.protocol.request import EMBEDS_LEVEL, EmbedsDtype
 from tests.frontend.conftest import Stack
 from tests.frontend.directory import AllRequests, FakeCatalog
-from tests.frontend.inference.test_accept import until_object_is_gone, until_queued
+from tests.frontend.inference.test_accept import until_object_is_gone
 from tests.frontend.nats.test_nats_service import ask
 from tests.frontend.tiny_model import make_bundle, make_card, register
 
@@ -125,7 +125,7 @@ async def test_the_rows_travel_by_the_object_store(stack: Stack, transport: str)
             if transport == "http"
             else ask(stack, "completions", body)
         )
-        await until_queued(stack, 2)
+        await stack.until_queued(2)
         store = await stack.cluster.nc.jetstream().object_store(
             stack.cluster.subjects.objects_bucket
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 from shared.errors import BrokerError, BrokerUnavailable
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.sampling import GrammarKind
+from tests.eventually import Looks, eventually
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.response_events import check_events, check_response, events_of, folded
 from tests.time_to_err import time_to_err
@@ -63,18 +64,11 @@ async def read_on(client: httpx.AsyncClient, response_id: str, number: int) -> l
 
 
 async def finished(client: AsyncOpenAI, response_id: str) -> Any:
-    async with asyncio.timeout(20):
-        while True:
-            response = await client.responses.retrieve(response_id)
-            if response.status not in ("queued", "in_progress"):
-                return response
-            await asyncio.sleep(0.02)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    async for _ in Looks():
+        response = await client.responses.retrieve(response_id)
+        if response.status not in ("queued", "in_progress"):
+            break
+    return response
 
 
 async def test_a_response_is_read_at_another_frontend(two: Two, stack: Stack) -> None:
@@ -225,7 +219,7 @@ async def test_a_background_stream_runs_on_when_all_its_readers_leave(
 async def test_a_background_response_is_cancelled(two: Two, stack: Stack) -> None:
     stack.say("Hel", "lo", gate=asyncio.Event())
     made = await two.here.responses.create(model="tiny", input="Hi", background=True)
-    await until(lambda: any(run.text for run in stack.backend.runs.values()))
+    await eventually(lambda: any(run.text for run in stack.backend.runs.values()))
     cancelled = await two.there.responses.cancel(made.id)
     assert (cancelled.status, cancelled.output_text) == ("cancelled", "Hel")
     assert (await two.there.responses.cancel(made.id)).to_dict() == cancelled.to_dict()
@@ -333,11 +327,11 @@ async def test_a_response_that_is_not_kept(two: Two, stack: Stack) -> None:
 async def test_a_response_deleted_while_it_runs_does_not_come_back(two: Two, stack: Stack) -> None:
     stack.say("Hel", "lo", gate=asyncio.Event())
     made = await two.here.responses.create(model="tiny", input="Hi", background=True)
-    await until(lambda: any(run.text for run in stack.backend.runs.values()))
+    await eventually(lambda: any(run.text for run in stack.backend.runs.values()))
     deleted = await two.http.delete(f"{URL}/{made.id}")
     assert deleted.json() == {"id": made.id, "object": "response", "deleted": True}
     (run,) = stack.backend.runs.values()
-    await until(lambda: run.finish is not None)
+    await eventually(lambda: run.finish is not None)
     await stack.backend._keep(run)  # a detokenizer that is late
     info = await stack.cluster.js.api("STREAM.INFO.jf_RESPONSES")
     assert info["state"]["messages"] == 0
@@ -365,9 +359,9 @@ async def test_a_response_that_was_queued_after_all_keeps_its_record(
     async with running.client() as client:
         refused = await client.post(URL, json=BODY)
         assert refused.status_code == 503
-        await until(lambda: bool(stack.backend.runs))
+        await eventually(lambda: bool(stack.backend.runs))
         (rid,) = stack.backend.runs
-        await until(lambda: rid in stack.backend.cancelled)
+        await eventually(lambda: rid in stack.backend.cancelled)
         kept = await client.get(f"{URL}/resp_{rid}")
         assert kept.status_code == 200
 
@@ -471,7 +465,7 @@ async def test_a_refused_request_leaves_no_record(stack: Stack) -> None:
     stack.backend.hold.clear()
     async with sdk(running) as client:
         await client.responses.create(model="tiny", input="Hi", background=True)
-        await until(
+        await eventually(
             lambda: (
                 running.frontend.side.streams.queue_watch.num_queued(stack.card.pool, "interactive")
                 > 0

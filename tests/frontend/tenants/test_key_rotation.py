@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.eventually import Looks
 from tests.frontend.conftest import Stack
 from tests.frontend.tenants.test_strangers import of_rid
 
@@ -32,12 +32,9 @@ def write_keys(path: Path, *keys: str) -> None:
 
 
 async def until_status(client: httpx.AsyncClient, key: str, status: int) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            answer = await client.get("/v1/models", headers=bearer(key))
-            if answer.status_code == status:
-                return
-            await asyncio.sleep(0.05)
+    async for _ in Looks():
+        if (await client.get("/v1/models", headers=bearer(key))).status_code == status:
+            return
 
 
 Look = Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
@@ -105,11 +102,9 @@ async def test_a_new_key_has_what_the_old_one_made(stack: Stack, tmp_path: Path)
 
 async def until_batch_is_over(client: httpx.AsyncClient, look: Look) -> None:
     """Its tenant is found by id, whichever key made it."""
-    async with asyncio.timeout(20):
-        while True:
-            if (await look(client)).json()["status"] == "completed":
-                return
-            await asyncio.sleep(0.1)
+    async for _ in Looks():
+        if (await look(client)).json()["status"] == "completed":
+            return
 
 
 @pytest.mark.integration

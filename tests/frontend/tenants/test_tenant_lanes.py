@@ -14,7 +14,7 @@ from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import LANE_SIZE, Tenant
 from shared.subjects import NUM_LANES, Lane
 from tests.frontend.conftest import Stack
-from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
+from tests.frontend.inference.test_accept import BODY, CHAT
 
 moves = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 80)), max_size=20)
 
@@ -63,19 +63,19 @@ async def test_requests_go_to_higher_lanes_as_they_become_many(stack: Stack) -> 
     running = await stack.start_frontend()
     async with running.client() as client:
         waiting = [asyncio.create_task(client.post(CHAT, json={**BODY, "n": 5}))]
-        await until_queued(stack, 5)
+        await stack.until_queued(5)
         waiting.append(asyncio.create_task(client.post(CHAT, json={**BODY, "n": 5})))
-        await until_queued(stack, 10)
+        await stack.until_queued(10)
         assert await num_queued(stack) == {"interactive": LANE_SIZE, "interactive-1": 2}
         batch = {"X-Job-Class": "batch"}
         waiting.append(asyncio.create_task(client.post(CHAT, json=BODY, headers=batch)))
-        await until_queued(stack, 11)
+        await stack.until_queued(11)
         assert (await num_queued(stack))["batch"] == 1, "each class has its own count"
         stack.backend.hold.set()
         assert {(await task).status_code for task in waiting} == {200}
         stack.backend.hold.clear()
         again = asyncio.create_task(client.post(CHAT, json=BODY))
-        await until_queued(stack, 1)
+        await stack.until_queued(1)
         assert await num_queued(stack) == {"interactive": 1}, "what is over does not count"
         stack.backend.hold.set()
         await again

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from shared.broker.log_reader import LogReader
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 
@@ -77,13 +77,6 @@ async def publish(cluster: Cluster, first: int, last: int, subject: str = "jf.to
 
 def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % i for i in range(first, last + 1)]
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 async def test_reads_what_is_there_and_what_comes(cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ from shared.errors import BrokerError
 from shared.failover.server_watch import OwnPace
 from shared.nats_client.prompt_client import prompt
 from tests.detok.scripted import eventually
+from tests.eventually import Looks
 from tests.nats_cluster import ClusteredServer
 from tests.nats_server import NatsServer
 from tests.parted_cluster import PartedCluster
@@ -74,9 +75,10 @@ async def writing(nats: PartedCluster, server: ClusteredServer) -> AsyncIterator
     urls = ",".join([server.url, *others])
     config = ClusterConfig(nats_url=urls, replicas=3, nats_connect_timeout_s=60)
     async with open_cluster(config, "writer") as cluster:
-        while (url := cluster.nc.connected_url) is None or url.port != server.port:
+        async for _ in Looks(60, longest_pause_s=0.2):
+            if (url := cluster.nc.connected_url) is not None and url.port == server.port:
+                break
             await cluster.nc.force_reconnect()
-            await asyncio.sleep(0.2)
         cluster.nc.stats["reconnects"] = 0
         writer = Writer(cluster)
         task = asyncio.create_task(writer.run())

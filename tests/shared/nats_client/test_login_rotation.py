@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from shared.config import ClusterConfig
 from shared.errors import ConfigError
 from shared.nats_client.connection import open_connection, round_trip
 from shared.nats_login import NatsLogin
+from tests.eventually import Looks, eventually
 from tests.nats_jwts import JwtAccount, make_nkey
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
@@ -34,20 +33,16 @@ def running(folder: Path, config: str) -> Iterator[NatsServer]:
 
 
 async def until_back(nc: Client, num_reconnects: int) -> None:
-    deadline = time.monotonic() + 20
-    while nc.stats["reconnects"] < num_reconnects or not nc.is_connected:
+    async for _ in Looks():
         assert not nc.is_closed, "it has given up"
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+        if nc.stats["reconnects"] >= num_reconnects and nc.is_connected:
+            break
     assert await round_trip(nc)
 
 
 async def refused(nc: Client) -> None:
     """The server has turned it away; it does not give up."""
-    deadline = time.monotonic() + 20
-    while nc.is_connected:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await eventually(lambda: not nc.is_connected)
     await time_to_err(0.5)
     assert not nc.is_connected
     assert not nc.is_closed

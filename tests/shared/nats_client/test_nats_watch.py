@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -11,13 +9,12 @@ from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.errors import MalformedMessage, UnknownVersion
 from shared.telemetry.malformed_count import MalformedCount
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 
 
 async def until(registry: CollectorRegistry, name: str, value: float) -> None:
-    async with asyncio.timeout(20):
-        while registry.get_sample_value(f"jetflock_nats_{name}") != value:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await eventually(lambda: registry.get_sample_value(f"jetflock_nats_{name}") == value)
 
 
 @pytest.mark.integration

@@ -21,6 +21,7 @@ from shared.errors import ConfigError
 from shared.status.health import Checkup, HealthBoard
 from shared.status.status_server import StatusAddress, serving_status
 from shared.telemetry.metrics import new_registry
+from tests.eventually import Looks
 from tests.nats_server import free_port
 
 
@@ -39,12 +40,11 @@ async def probe(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 async def until(port: int, path: str, status: int) -> dict[str, Any]:
     """The board looks a few times a second."""
-    async with asyncio.timeout(30.0):
-        while True:
-            answer = await probe(port, path)
-            if answer[0] == status:
-                return answer[1]
-            await asyncio.sleep(0.05)
+    async for _ in Looks(30, f"it does not answer {status}"):
+        answer = await probe(port, path)
+        if answer[0] == status:
+            break
+    return answer[1]
 
 
 async def test_what_is_told() -> None:

@@ -11,6 +11,7 @@ from shared.protocol.dead import DeadRequest
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.request import GenerateRequest
+from tests.eventually import Looks
 from tests.stream_limits import fill
 from tests.time_to_err import time_to_err
 from tests.worker.claims.test_claimer import make_claimer, take_by
@@ -401,7 +402,9 @@ async def test_neighbours_of_all_crashes_are_never_given_up(
             await eventually(lambda: _alone_runs(worker) == 2)
             worker.engine.die()
             await worker.next_engine()
-        while await stage.num_queued():
+        async for _ in Looks(60):
+            if not await stage.num_queued():
+                break
             running = [held for held in worker.held if held.state is HoldState.RUNNING]
             assert len(running) <= 1, "both are suspects now"
             if running and running[0].rid == poison.rid:
@@ -410,7 +413,6 @@ async def test_neighbours_of_all_crashes_are_never_given_up(
             elif running:
                 worker.engine.emit(running[0].run_id, ids("a"), STOP)
                 await eventually(lambda: not _alone_runs(worker))
-            await asyncio.sleep(0.01)
         await worker.until_idle()
     assert (await stage.fold(innocent.rid)).finish == STOP
     assert [dead.rid for dead in await dead_requests(stage)] == [poison.rid]
@@ -426,7 +428,7 @@ async def test_dying_between_copy_and_end_repeats_no_copy(stage: Stage) -> None:
 
         async def hang(*args: object) -> None:
             is_copied.set()
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
         first.runner.parts.settler.end = hang  # type: ignore[assignment]
         await stage.submit(suspect)

@@ -17,6 +17,7 @@ from shared.protocol.log_records import Claim, End, OwnershipRecord, Release
 from shared.protocol.request import GenerateRequest
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.token_log.ownership import StoredRecord
+from tests.eventually import Looks
 from tests.worker.checkpoints import make_weights
 from tests.worker.claims.test_claimer import make_claimer, take_by
 from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
@@ -154,11 +155,10 @@ async def test_a_worker_with_other_weights_says_so_and_the_right_one_goes_on(
 
 
 async def until_pinned(stage: Stage, rid: str) -> None:
-    while True:
+    async for _ in Looks():
         last = (await stage.records(rid))[-1].record
         if isinstance(last, Release) and last.pinned:
             return
-        await asyncio.sleep(0.01)
 
 
 @integration

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import uvloop
 
 from deploy.local.serve_config import demo_model
+from tests.eventually import wait_until
 from tests.forked_program import call_forked
 from tests.worker.engine_fakes import EngineThread, make_add, tokens_of
 from tests.worker.engine_listener import Listener
@@ -125,7 +125,7 @@ async def main():
     engine = EngineProcess(ScriptedConfig(), lambda event: None, lambda code: None)
     await engine.start()
     print(engine.pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -145,10 +145,7 @@ def test_no_engine_outlives_its_parent() -> None:
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         parent.kill()
-    deadline = time.monotonic() + 10.0
-    while is_alive(pid):
-        assert time.monotonic() < deadline, "an orphan"
-        time.sleep(0.01)
+    wait_until(lambda: not is_alive(pid))
 
 
 def test_the_io_side_does_not_import_torch() -> None:

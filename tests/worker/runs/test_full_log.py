@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from shared.errors import LimitReached
@@ -12,6 +10,7 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.notices import Cancel
 from shared.storage.stream_room import ENGINE_MARK
+from tests.eventually import Looks
 from tests.stream_limits import set_limit, usage
 from tests.worker.io_stage import Stage, eventually, eventually_async, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
@@ -59,11 +58,11 @@ class Filling:
         self.worker.engine.step(outputs)
 
     async def until_paused(self) -> None:
-        async with asyncio.timeout(60):
-            while not self.worker.runner.parts.stream_room.is_above(ENGINE_MARK):
-                if not self.worker.engine.is_paused:  # for a moment, while frames are on their way
-                    self.step()
-                await asyncio.sleep(0.02)
+        async for _ in Looks(60, longest_pause_s=0.02):
+            if self.worker.runner.parts.stream_room.is_above(ENGINE_MARK):
+                break
+            if not self.worker.engine.is_paused:  # for a moment, while frames are on their way
+                self.step()
         await eventually(lambda: self.worker.engine.is_paused)
 
     async def cancel(self, rid: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 
@@ -17,6 +16,7 @@ from shared.protocol.log_records import End
 from shared.protocol.request import GenerateRequest
 from shared.storage.streams import ensure_consumers
 from shared.subjects import LANES
+from tests.eventually import Looks
 from tests.nats_server import NatsServer
 from tests.worker.io_stage import POOL, make_request
 from worker.settlement.leftover_sweeper import LeftoverSweeper
@@ -93,12 +93,10 @@ async def num_queued(cluster: Cluster) -> int:
 
 async def eventually_queued(cluster: Cluster, count: int) -> None:
     """The connection comes back by itself."""
-    async with asyncio.timeout(20):
-        while True:
-            with contextlib.suppress(BrokerError):
-                if await num_queued(cluster) == count:
-                    return
-            await asyncio.sleep(0.05)
+    async for _ in Looks():
+        with contextlib.suppress(BrokerError):
+            if await num_queued(cluster) == count:
+                return
 
 
 async def queued_rids(cluster: Cluster) -> list[str]:

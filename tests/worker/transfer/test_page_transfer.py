@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from shared.errors import ConfigError
+from tests.eventually import Looks, wait_until
 from tests.worker.engine.tiers.test_disk_tier import (
     FILE_BYTES,
     IDENTITY,
@@ -84,16 +86,12 @@ def fetch(pages: PeerPages, *numbers: int) -> list[PageContent | None]:
     for number in numbers:
         pages.order(chain_of(number), 0)
     arrived: list[PageContent | None] = []
-    while len(arrived) < len(numbers):
+    for _ in Looks(60):
         arrived += pages.take_arrived()
-        time.sleep(0.001)
+        if len(arrived) == len(numbers):
+            break
     assert set(pages._counts.rejected) <= set(FETCH_REASONS)
     return arrived
-
-
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.001)
 
 
 def test_pages_come_as_they_were_written_and_in_their_order(tmp_path: Path) -> None:
@@ -108,7 +106,7 @@ def test_pages_come_as_they_were_written_and_in_their_order(tmp_path: Path) -> N
         assert pages.read_s is not None
         counts = server._counts
         assert isinstance(counts, Counts)
-        until(lambda: counts.sent == [FILE_BYTES, 0, FILE_BYTES, FILE_BYTES])
+        wait_until(lambda: counts.sent == [FILE_BYTES, 0, FILE_BYTES, FILE_BYTES])
         assert not counts.refused
 
 
@@ -277,11 +275,11 @@ def test_a_stranger_gets_nothing_and_takes_no_place_for_long(
         with socket.create_connection(server.endpoint) as stranger:
             thread = threading.Thread(target=lambda: _suppressed(act, stranger))
             thread.start()
-            until(lambda: counts.refused["unproven"] == 1)
+            wait_until(lambda: counts.refused["unproven"] == 1)
         thread.join()
-        until(lambda: server._places.acquire(blocking=False))
+        wait_until(lambda: server._places.acquire(blocking=False))
         with socket.create_connection(server.endpoint):
-            until(lambda: counts.refused["busy"] == 1)
+            wait_until(lambda: counts.refused["busy"] == 1)
         server._places.release()
         monkeypatch.setattr(page_wire, "HANDSHAKE_S", patience_s)
         assert fetch(pages_of(peer_of(server)), 1)[0] is not None
@@ -306,7 +304,7 @@ def test_who_does_not_read_ends_its_connection(
         connection.connect(server.endpoint)
         stream = PageStream.ask(Wire(connection), server.key, IDENTITY.mark)
         stream.wire.write(chain_of(1) * 4000, 1.0)
-        until(lambda: server._places._value == page_server.MAX_CONNECTIONS)
+        wait_until(lambda: server._places._value == page_server.MAX_CONNECTIONS)
         stream.wire.close()
 
 
@@ -315,7 +313,7 @@ def serve_for_ever(path: Path) -> None:
         server.key = KEY
         sys.stdout.write(f"{server.endpoint}\n")
         sys.stdout.flush()
-        time.sleep(600)
+        signal.pause()
 
 
 def test_a_sender_killed_in_mid_transfer_costs_what_is_on_its_way(tmp_path: Path) -> None:
@@ -329,11 +327,11 @@ def test_a_sender_killed_in_mid_transfer_costs_what_is_on_its_way(tmp_path: Path
     pages = pages_of(PagePeer(process.stdout.readline().strip(), KEY))
     for number in numbers:
         pages.order(chain_of(number), 0)
-    until(lambda: pages._counts.num_read > 20)
+    wait_until(lambda: pages._counts.num_read > 20)
     process.kill()
     process.wait()
     process.stdout.close()
-    until(lambda: len(pages._arrived) == len(numbers))
+    wait_until(lambda: len(pages._arrived) == len(numbers))
     arrived = pages.take_arrived()
     num_read = pages._counts.num_read
     assert pages._counts.rejected.total() == len(numbers) - num_read

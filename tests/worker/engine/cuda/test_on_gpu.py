@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from shared.protocol.sampling import PoolingKind, PoolingParams
+from tests.eventually import Looks
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.conftest import HAS_GPU, NO_GPU
 from tests.worker.engine.cuda.test_gpu_engine import SAMPLINGS, GpuRig, requests, told, told_of_all
@@ -62,10 +62,9 @@ def held_bytes() -> int:
 
 def wait_until_free(gpu: CudaDevice, num_bytes: int) -> None:
     """The driver takes its time with a process that was killed."""
-    deadline = time.monotonic() + 30
-    while gpu.free_bytes() < num_bytes:
-        assert time.monotonic() < deadline, f"{gpu.free_bytes() // MIB} MiB are free"
-        time.sleep(0.1)
+    for _ in Looks(30, lambda: f"{gpu.free_bytes() // MIB} MiB are free"):
+        if gpu.free_bytes() >= num_bytes:
+            return
 
 
 @pytest.mark.parametrize("overlap", [False, True])

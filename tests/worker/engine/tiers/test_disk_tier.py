@@ -19,6 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.errors import ConfigError
+from tests.eventually import Looks
 from worker.engine.tiers import disk_tier
 from worker.engine.tiers.disk_tier import DiskTier, SharedRoom
 from worker.engine.tiers.kv_tier import PageContent
@@ -218,9 +219,10 @@ def test_what_a_killed_worker_left_is_reclaimed(
 ) -> None:
     code = f"from {__name__} import Path, write_for_ever; write_for_ever(Path({str(tmp_path)!r}))"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    while len(page_paths(tmp_path)) < 4:
+    for _ in Looks(60):
         assert process.poll() is None
-        time.sleep(0.01)
+        if len(page_paths(tmp_path)) >= 4:
+            break
     process.kill()
     process.wait()
     begun = tmp_path / "kv" / "half.new"  # one more that it had begun
