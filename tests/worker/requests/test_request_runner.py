@@ -41,6 +41,7 @@ from tests.worker.io_stage import (
 )
 from tests.worker.running_worker import output_of, running_worker
 from worker.engine_link.engine_messages import RunEmbeds, RunImage
+from worker.held.held_request import HoldState
 
 pytestmark = pytest.mark.integration
 
@@ -856,17 +857,18 @@ async def test_a_duplicate_message_of_what_we_run_waits(stage: Stage) -> None:
 # Restating
 
 
-@pytest.mark.timed
 async def test_long_outputs_are_restated_so_that_a_reader_may_start_late(stage: Stage) -> None:
     request = make_request(sampling=SamplingParams(max_tokens=2000, seed=1))
     tokens = [idx % 29 for idx in range(1500)]
     async with running_worker(stage) as worker:
         await stage.submit(request)
         run = await worker.engine.next_run()
+        # What is made before its claim is stored is logged as one piece.
+        await eventually(lambda: worker.held[0].state is HoldState.RUNNING)
         for start in range(0, 1500, 100):
             finish = LENGTH if start == 1400 else None
             worker.engine.emit(run.run_id, tokens[start : start + 100], finish)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0)
         assert (await stage.until_finished(request.rid)).tokens == tokens
         await worker.until_idle()
     starts = [seq for seq, entry in await stage.entries(request.rid) if entry.position == 0]
