@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis  # its plugin, too, imports it, in the summary: too deep there
 import psutil
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from shared.cli.garbage import importing_much
 from tests.fast_tests import NUM_FAST_EXAMPLES, FastTests
@@ -49,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("any machine")
+    if config.getoption("--fast") or "not nightly" in config.option.markexpr:
+        # Else, before the first test, it reads all our modules for constants to try: seconds in
+        # which other cores are idle.
+        providers._get_local_constants = lambda: providers._local_constants
     if config.getoption("--fast"):
         # Those who want several times as many, or a part, say so by the default.
         hypothesis.settings.register_profile(

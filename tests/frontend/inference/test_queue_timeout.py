@@ -12,8 +12,9 @@ from shared.protocol.codec import decode
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import Claim, End
 from shared.protocol.request import GenerateRequest
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import Stack
-from tests.frontend.inference.test_accept import BODY, CHAT, until_queued
+from tests.frontend.inference.test_accept import BODY, CHAT
 from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 async def queued(stack: Stack) -> GenerateRequest:
     subjects = stack.cluster.subjects
-    await until_queued(stack, 1)
+    await stack.until_queued(1)
     message = await stack.cluster.js.get_last(
         subjects.requests_stream, subjects.requests(stack.card.pool, "interactive")
     )
@@ -62,17 +63,15 @@ async def test_a_request_that_nobody_claims_ends_on_time(stack: Stack, is_defaul
         sent_at = time.monotonic()
         task = asyncio.create_task(client.post(CHAT, json=body))
         request = await queued(stack)
-        while (last := await stack.cluster.ownership.last(request.rid)) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        last = await eventually_async(lambda: stack.cluster.ownership.last(request.rid))
         assert 0.5 <= time.monotonic() - sent_at < 5
         assert isinstance(last.record, End)
         assert last.record.reason is FinishReason.QUEUE_TIMEOUT
         assert last.record.reply == request.reply, "the detokenizer knows whom to tell"
         stack.backend.hold.set()
         assert_timed_out(await task)
-        async with asyncio.timeout(10):
-            while running.metrics.answers.ended.labels("queue_timeout").value != 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        ended = running.metrics.answers.ended.labels("queue_timeout")
+        await eventually(lambda: ended.value == 1)
 
 
 async def test_what_was_claimed_goes_on(stack: Stack) -> None:
@@ -83,19 +82,17 @@ async def test_what_was_claimed_goes_on(stack: Stack) -> None:
         request = await queued(stack)
         await claim(stack, request)
         (generation,) = running.frontend.side.streams.router.generations
-        async with asyncio.timeout(10):
-            while generation.queue_timeout_at < float("inf"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await eventually(lambda: generation.queue_timeout_at == float("inf"))
         await time_to_err(0.5)
         assert len(await stack.cluster.ownership.read(request.rid)) == 1
         stack.backend.hold.set()
         assert (await task).status_code == 200
 
 
-@pytest.mark.parametrize("value", [0, -1, "5", True])
-async def test_other_values_are_refused(stack: Stack, value: object) -> None:
+async def test_other_values_are_refused(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
-        refused = await client.post(CHAT, json={**BODY, "queue_timeout_s": value})
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "queue_timeout_s"
+        for value in (0, -1, "5", True):
+            refused = await client.post(CHAT, json={**BODY, "queue_timeout_s": value})
+            assert refused.status_code == 400, value
+            assert refused.json()["error"]["param"] == "queue_timeout_s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import AsyncIterator
@@ -254,12 +255,22 @@ HEADERS = ("X-Session-Id", "Idempotency-Key", "X-Request-Id", "traceparent", "tr
 
 # Where all are of one account, somebody hears more.
 @pytest.mark.parametrize(
-    "users", ["users", pytest.param("accounts", marks=pytest.mark.nightly)], indirect=True
+    ("users", "num_texts"),
+    [
+        ("users", 2),
+        pytest.param("users", len(HOSTILE), marks=pytest.mark.nightly),
+        pytest.param("accounts", len(HOSTILE), marks=pytest.mark.nightly),
+    ],
+    indirect=["users"],
 )
 @pytest.mark.integration
 @pytest.mark.timeout(180)
-async def test_no_text_of_a_client_gets_into_a_subject(stack: Stack) -> None:
-    """Somebody hears everything, and sees nothing but what the roles are there to send."""
+async def test_no_text_of_a_client_gets_into_a_subject(stack: Stack, num_texts: int) -> None:
+    """Somebody hears everything, and sees nothing but what the roles are there to send. So many of
+    the texts come to each place, and others to the next one.
+    """
+    texts = itertools.cycle(HOSTILE)
+    in_headers = itertools.cycle(text for text in HOSTILE if text.isprintable() and text.isascii())
     running = await stack.start_frontend()
     heard: set[str] = set()
 
@@ -271,23 +282,22 @@ async def test_no_text_of_a_client_gets_into_a_subject(stack: Stack) -> None:
     of_files = {"files.upload", "files.download"}
     assert {*running.frontend.side.nats_handlers, *of_files} == FIELDS.keys()
     async with running.client() as client:
-        for text in HOSTILE:
-            for endpoint, fields in FIELDS.items():
+        for endpoint, fields in FIELDS.items():
+            for text in itertools.islice(texts, num_texts):
                 hostile = json.loads(json.dumps(fields).replace(MARK, json.dumps(text)[1:-1]))
                 for body in (hostile, *one_by_one(fields, hostile)):
                     await ask(stack.caller, "alice", endpoint, body)
-            for path in running.frontend.side.app.paths:
-                if path in ENDLESS:
-                    continue
+        for path in running.frontend.side.app.paths:
+            for text in itertools.islice(texts, 0 if path in ENDLESS else num_texts):
                 named = re.sub(r"{\w+}", quote(text, safe=""), path)
                 for method in ("GET", "DELETE") if named != path else ("GET",):
                     await client.request(method, named)
                 await client.post(named, json=dict.fromkeys(BODY_FIELDS, text))
                 await client.post(named, json={"model": "tiny", "prompt": text, "input": text})
-            if text.isprintable() and text.isascii():
-                for name in HEADERS:
-                    body = {**BODY, "max_tokens": 1}
-                    await client.post("/v1/chat/completions", json=body, headers={name: text})
+        for name in HEADERS:
+            for text in itertools.islice(in_headers, num_texts):
+                body = {**BODY, "max_tokens": 1}
+                await client.post("/v1/chat/completions", json=body, headers={name: text})
     assert await round_trip(stack.cluster.nc)
     assert len(heard) > 10
     of_alice = {subject for subject in heard if subject.startswith("jetflock.alice.")}

@@ -13,6 +13,7 @@ from frontend.nats.reply import Reply
 from shared.errors import ConfigError
 from shared.nats_client.connection import round_trip
 from shared.protocol.finish import Finish, FinishReason
+from tests.eventually import eventually
 from tests.frontend.conftest import Stack
 
 pytestmark = pytest.mark.integration
@@ -92,27 +93,25 @@ async def test_silence_is_filled_with_signs_of_life(stack: Stack) -> None:
     assert [status_of(m) for m in messages].count("waiting") == 2
 
 
-@pytest.mark.parametrize(
-    ("subject", "body", "code"),
-    [
-        ("chat.completions", {"model": "other", "messages": BODY["messages"]}, "404"),
-        ("chat.completions", {**BODY, "temperature": 9}, "400"),
-        ("chat.completions", b"{", "400"),
-        ("resume", {"event_id": "junk"}, "400"),
-        ("resume", {"rid": "0" * 32}, "404"),
-        ("abort", {"rid": "0" * 32}, "404"),
-        ("abort", {}, "400"),
-    ],
-)
-async def test_errors_follow_the_convention(
-    stack: Stack, subject: str, body: Any, code: str
-) -> None:
+ERRORS: list[tuple[str, Any, str]] = [
+    ("chat.completions", {"model": "other", "messages": BODY["messages"]}, "404"),
+    ("chat.completions", {**BODY, "temperature": 9}, "400"),
+    ("chat.completions", b"{", "400"),
+    ("resume", {"event_id": "junk"}, "400"),
+    ("resume", {"rid": "0" * 32}, "404"),
+    ("abort", {"rid": "0" * 32}, "404"),
+    ("abort", {}, "400"),
+]
+
+
+async def test_errors_follow_the_convention(stack: Stack) -> None:
     await stack.start_frontend()
-    answer = await ask(stack, subject, body)
-    error = json.loads(answer.data)["error"]
-    assert answer.headers is not None
-    assert answer.headers["Nats-Service-Error-Code"] == code
-    assert answer.headers["Nats-Service-Error"] == error["message"]
+    for subject, body, code in ERRORS:
+        answer = await ask(stack, subject, body)
+        error = json.loads(answer.data)["error"]
+        assert answer.headers is not None
+        assert answer.headers["Nats-Service-Error-Code"] == code, (subject, body)
+        assert answer.headers["Nats-Service-Error"] == error["message"]
 
 
 async def test_an_error_in_a_stream(stack: Stack) -> None:
@@ -140,8 +139,7 @@ async def test_abort_and_shutdown_are_told(stack: Stack) -> None:
         asyncio.create_task(ask_stream(stack, "chat.completions", {**BODY, "stream": True}, until))
         for until in ("end", "interrupted")
     ]
-    while len(stack.backend.runs) < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    await eventually(lambda: len(stack.backend.runs) == 2)
     by_owner = list(stack.backend.runs)
     aborted = await ask(stack, "abort", {"rid": by_owner[0]})
     assert json.loads(aborted.data) == {"rid": by_owner[0], "num_aborted": 1}

@@ -94,16 +94,16 @@ async def test_the_document_names_every_route(stack: Stack) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("paths", PATHS)
-async def test_paths_of_one_operation_answer_alike(stack: Stack, paths: tuple[str, ...]) -> None:
+async def test_paths_of_one_operation_answer_alike(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
         document = (await client.get("/openapi.json")).json()
-        (method,) = document["paths"][paths[0]]
-        told = {json.dumps(_without_ids(document["paths"][path])) for path in paths}
-        answers = [await client.request(method, path, json={}) for path in paths]
-    assert len(told) == 1
-    assert len({(answer.status_code, answer.text) for answer in answers}) == 1
+        for paths in PATHS:
+            (method,) = document["paths"][paths[0]]
+            told = {json.dumps(_without_ids(document["paths"][path])) for path in paths}
+            answers = [await client.request(method, path, json={}) for path in paths]
+            assert len(told) == 1, paths
+            assert len({(answer.status_code, answer.text) for answer in answers}) == 1, paths
 
 
 def _without_ids(operations: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -66,31 +66,29 @@ async def test_each_conversation_has_a_choice(stack: Stack) -> None:
     assert over_nats["choices"] == answer["choices"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"messages": []}, "messages"),
-        ({"messages": None}, "messages"),
-        ({"messages": [user("flat")]}, "messages[0]"),
-        ({"messages": [[user("a")], []]}, "messages[1]"),
-        ({"messages": [[user("a")], [user("b"), {"role": "x"}]]}, "messages[1][1].role"),
-        ({"messages": [[user("a")]] * 257}, "messages"),
-        ({"messages": [[user("a")] * 4000, [user("a")] * 97]}, "messages"),
-        ({"n": 2}, "n"),
-        ({"use_beam_search": True}, "use_beam_search"),
-        ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"return_token_ids": True}, "return_token_ids"),
-        ({"model": None}, "model"),
-        ({"messages": [[user("a")], [SEEN]]}, "messages[1][0].content[0]"),
-    ],
-)
-async def test_what_is_wrong_is_refused_by_its_place(
-    stack: Stack, fields: dict[str, Any], param: str
-) -> None:
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"messages": [user("flat")]}, "messages[0]"),
+    ({"messages": [[user("a")], []]}, "messages[1]"),
+    ({"messages": [[user("a")], [user("b"), {"role": "x"}]]}, "messages[1][1].role"),
+    ({"messages": [[user("a")]] * 257}, "messages"),
+    ({"messages": [[user("a")] * 4000, [user("a")] * 97]}, "messages"),
+    ({"n": 2}, "n"),
+    ({"use_beam_search": True}, "use_beam_search"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"return_token_ids": True}, "return_token_ids"),
+    ({"model": None}, "model"),
+    ({"messages": [[user("a")], [SEEN]]}, "messages[1][0].content[0]"),
+]
+
+
+async def test_what_is_wrong_is_refused_by_its_place(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
-        answer = await client.post(BATCH, json=BODY | fields)
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        for fields, param in WRONG:
+            answer = await client.post(BATCH, json=BODY | fields)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), fields
         flat = await client.post(CHAT, json=BODY)
         assert (flat.status_code, flat.json()["error"]["param"]) == (400, "messages[0]")
 

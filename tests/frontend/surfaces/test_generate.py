@@ -131,30 +131,28 @@ async def test_each_prompt_has_its_sampling_params(stack: Stack) -> None:
     assert [request.text.stop for request in by_choice] == [("a",), ("a",), (), ()]
 
 
-@pytest.mark.parametrize(
-    ("params", "param", "word"),
-    [
-        ([{}], "sampling_params", "1 objects for 2 prompts"),
-        ([], "sampling_params", "must be an object"),
-        ([{}, 7], "sampling_params", "must be an object"),
-        ([{}] * 257, "sampling_params", "at most 256"),
-        ([{}, {"n": 2}], "sampling_params", "another 'n'"),
-        ([{}, {"cache_salt": "a"}], "sampling_params", "another 'cache_salt'"),
-        ([{}, {"prompt_logprobs": 1}], "sampling_params", "another 'logprobs'"),
-        ([{}, {"temperature": 3}], "temperature", "3"),
-        ([{}, {"mirostat": 2}], "mirostat", "mirostat"),
-    ],
-)
-async def test_wrong_lists_are_refused(
-    stack: Stack, params: list[Any], param: str, word: str
-) -> None:
+WRONG_LISTS: list[tuple[list[Any], str, str]] = [
+    ([{}], "sampling_params", "1 objects for 2 prompts"),
+    ([], "sampling_params", "must be an object"),
+    ([{}, 7], "sampling_params", "must be an object"),
+    ([{}] * 257, "sampling_params", "at most 256"),
+    ([{}, {"n": 2}], "sampling_params", "another 'n'"),
+    ([{}, {"cache_salt": "a"}], "sampling_params", "another 'cache_salt'"),
+    ([{}, {"prompt_logprobs": 1}], "sampling_params", "another 'logprobs'"),
+    ([{}, {"temperature": 3}], "temperature", "3"),
+    ([{}, {"mirostat": 2}], "mirostat", "mirostat"),
+]
+
+
+async def test_wrong_lists_are_refused(stack: Stack) -> None:
     running = await stack.start_frontend()
     async with running.client() as client:
-        body = {"text": ["x", "y"], "sampling_params": params}
-        answer = await client.post("/generate", json=body)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, param)
-    assert word in error["message"]
+        for params, param, word in WRONG_LISTS:
+            body = {"text": ["x", "y"], "sampling_params": params}
+            answer = await client.post("/generate", json=body)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, param), params
+            assert word in error["message"]
 
 
 async def test_many_grammars_in_one_body_are_refused(stack: Stack) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from typing import Any
@@ -18,6 +17,7 @@ from shared.protocol.hearing_card import HearingCard
 from shared.protocol.prompt_object import prompt_data
 from shared.protocol.request import GenerateRequest
 from shared.protocol.token_ids import unpack_token_ids
+from tests.eventually import eventually
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.nats.test_nats_service import ask
@@ -153,10 +153,7 @@ async def test_the_frames_are_where_pixels_are(stack: Stack) -> None:
         files = {"file": ("a.wav", WAV)}
         async with client.stream("POST", URL, data=form, files=files) as answer:
             rid = answer.headers["x-request-id"]
-            for _ in range(100):
-                if stack.backend.runs:
-                    break
-                await asyncio.sleep(0.05)
+            await eventually(lambda: stack.backend.runs)
             request = asked(stack)
             assert request.prompt_object
             store = await stack.cluster.nc.jetstream().object_store(
@@ -224,29 +221,28 @@ async def test_openais_client_reads_it(stack: Stack) -> None:
         assert kinds[-1] == "transcript.text.done"
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "told"),
-    [
-        ({"data": b""}, "file", "'file' is required"),
-        ({"data": b"<svg/>"}, "file", "'file' is audio that is none of WAV"),
-        ({"model": "tiny2"}, "model", "tiny2"),
-        ({"language": "xx"}, "language", "knows de, en"),
-        ({"temperature": "hot"}, "temperature", "wrong type"),
-        ({"temperature": "9"}, "temperature", "9"),
-        ({"response_format": "xml"}, "response_format", "must be one of json, text, srt"),
-        ({"stream": "true", "response_format": "srt"}, "response_format", "its events are JSON"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "segments alone"),
-        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities", "verbose_json"),
-        ({"include[]": "logprobs"}, "include", "not supported"),
-    ],
-)
-async def test_what_is_wrong_is_told_by_its_name(
-    stack: Stack, fields: dict[str, Any], param: str, told: str
-) -> None:
-    answer = await post(await start(stack), **fields)
-    error = answer.json()["error"]
-    assert told in error["message"]
-    assert (error["param"], answer.status_code // 100) == (param, 4)
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"data": b""}, "file", "'file' is required"),
+    ({"data": b"<svg/>"}, "file", "'file' is audio that is none of WAV"),
+    ({"model": "tiny2"}, "model", "tiny2"),
+    ({"language": "xx"}, "language", "knows de, en"),
+    ({"temperature": "hot"}, "temperature", "wrong type"),
+    ({"temperature": "9"}, "temperature", "9"),
+    ({"response_format": "xml"}, "response_format", "must be one of json, text, srt"),
+    ({"stream": "true", "response_format": "srt"}, "response_format", "its events are JSON"),
+    ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "segments alone"),
+    ({"timestamp_granularities[]": "segment"}, "timestamp_granularities", "verbose_json"),
+    ({"include[]": "logprobs"}, "include", "not supported"),
+]
+
+
+async def test_what_is_wrong_is_told_by_its_name(stack: Stack) -> None:
+    running = await start(stack)
+    for fields, param, told in WRONG:
+        answer = await post(running, **fields)
+        error = answer.json()["error"]
+        assert told in error["message"]
+        assert (error["param"], answer.status_code // 100) == (param, 4), fields
     assert not stack.backend.runs
 
 
