@@ -155,7 +155,7 @@ def bill_of(status: DecodeStatus) -> Bill:
         num_repeated_tokens=cost.num_repeated,
         engine_s=cost.engine_s,
         repeated_s=cost.repeated_s,
-        unmeasured_s=round(cost.unmeasured_s + status.untold_s, 6),
+        unmeasured_s=round(cost.unmeasured_s + status.unreported_s, 6),
         queue_s=cost.queue_s,
         held_s=cost.held_s,
         worker="" if claim is None else claim.worker,

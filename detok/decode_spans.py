@@ -7,13 +7,13 @@ from shared.telemetry.tracing import Tracer, epoch_ns
 
 
 class DecodeSpans:
-    """Tells each at its end. Whoever takes a partition over tells the whole, as it read it."""
+    """Records each at its end. Whoever takes a partition over records the whole, as it read it."""
 
     def __init__(self, tracer: Tracer, detok_id: str) -> None:
         self._tracer = tracer
         self._detok_id = detok_id
 
-    def tell(self, status: DecodeStatus, partition: int) -> None:
+    def record(self, status: DecodeStatus, partition: int) -> None:
         """Its result is stored."""
         if not self._tracer.is_on:
             return

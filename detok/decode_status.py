@@ -76,8 +76,8 @@ class DecodeStatus:
         self.claimed_at = 0.0  # by the monotonic clock, when it was read here
         self.reply: SealedReply | None = None
         self.was_ended = False  # by an `end`, not by its writer
-        self.told_at = 0.0  # when the log was told last what it takes: by the broker, as the next
-        self.untold_s = 0.0  # from there to an `end` that says nothing of it
+        self.reported_at = 0.0  # when the log last said what it takes: by the broker, as the next
+        self.unreported_s = 0.0  # from there to an `end` that says nothing of it
         self.place = 0  # of its end in the log; 0: it is not there
         self.ended_at = 0.0
         self.bill: Bill | None = None  # made when its end is read
@@ -141,8 +141,8 @@ class DecodeStatus:
         if was_finished:
             return
         if isinstance(record, End) and record.cost is None and was_held:
-            self.untold_s = max(0.0, time_s - self.told_at)
-        self.told_at = time_s
+            self.unreported_s = max(0.0, time_s - self.reported_at)
+        self.reported_at = time_s
         if isinstance(record, Claim):
             self.claim = record
             self.num_claims += 1
@@ -234,7 +234,7 @@ class DecodeStatus:
         self._sent_position = len(tokens)
         return chunk
 
-    def is_told(self, text_len: int, text_checksum: int) -> bool:
+    def has_published(self, text_len: int, text_checksum: int) -> bool:
         """Whether who has this text has all that was sent, and nothing is to be sent."""
         visible = self._visible
         return (

@@ -64,7 +64,7 @@ class Detokenizer:
         self._partitions: dict[int, Partition] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._tokenizers = TokenizerCache(
-            ModelCatalog(cluster), config.tokenizer_cache_size, lambda _: self._tell_rest()
+            ModelCatalog(cluster), config.tokenizer_cache_size, lambda _: self._publish_rest()
         )
         self._outbox = TextOutbox(
             cluster.nc,
@@ -85,7 +85,7 @@ class Detokenizer:
             stats=self.stats,
         )
         self._share = PartitionShare(
-            cluster, self.id, self._on_acquired, self._on_lost, self._tell_rest
+            cluster, self.id, self._on_acquired, self._on_lost, self._publish_rest
         )
         cluster.reconnects.follow(self._on_reconnect)
         self._started_at = time.time()
@@ -187,7 +187,7 @@ class Detokenizer:
         number = tenure.partition
         if (partition := self._partitions.get(number)) is not None:
             partition.tenure = tenure
-            partition.tell_rest()
+            partition.publish_rest()
             return
         partition = self._partitions[number] = Partition(self._services, tenure)
         self._running[number] = self._tasks.create_task(partition.run())
@@ -201,9 +201,9 @@ class Detokenizer:
             del self._partitions[tenure.partition]
             self._running.pop(tenure.partition).cancel()
 
-    def _tell_rest(self) -> None:
+    def _publish_rest(self) -> None:
         for partition in self._partitions.values():
-            partition.tell_rest()
+            partition.publish_rest()
 
     def _holders(self) -> list[Holders]:
         return [each.holders for each in self._partitions.values() if each.may_publish]

@@ -55,7 +55,7 @@ class DoneWriter:
         is_ours = await self._store(self._results, subjects.done(rid), rid, payload, 0)
         if is_ours:
             self._stats.done_written += 1
-            await self._tell_cost(status)
+            await self._publish_cost(status)
         if not is_kept:
             await self._keep(rid, payload, kept_at)
         return is_ours
@@ -74,8 +74,8 @@ class DoneWriter:
             await self._keep(rid, payload, done.reply.kept_at)
         return done.bill
 
-    async def _tell_cost(self, status: DecodeStatus) -> None:
-        """Once for each request: who stores the result tells what it has cost."""
+    async def _publish_cost(self, status: DecodeStatus) -> None:
+        """Once for each request: who stores the result publishes what it has cost."""
         owner = "" if status.reply is None else status.reply.owner
         finish = status.fold.finish
         num_tokens = len(status.fold.tokens) + (finish.num_beam_tokens if finish else 0)

@@ -21,7 +21,7 @@ from detok.floor_keeper import FloorKeeper, LowestPoint
 from detok.lease import Tenure
 from detok.partial_requests import PartialRequests, SeenEntry, SeenRecord, UnknownRequest
 from detok.replay_service import ReplayService, WaitingSubjects
-from detok.text_outbox import TextOutbox, UntoldText
+from detok.text_outbox import TextOutbox, UnpublishedText
 from detok.tokenizer_cache import TokenizerCache
 from detok.worker_watch import Holders, WorkerWatch
 from shared.broker.log_reader import LogReader
@@ -75,13 +75,13 @@ class Partition:
         self._settled = SettledRequests()
         self._bills = BillWriter(services.cluster, self.number, services.stats)
         self._unbilled: set[tuple[int, str]] = set()  # places of ends whose bills are being made
-        self._untold = UntoldText(services.tokenizers, self._finish)
+        self._unpublished = UnpublishedText(services.tokenizers, self._finish)
         self._waiting = WaitingSubjects()
         self._reader: LogReader | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self.is_caught_up = False
         self._num_doubts = 0  # messages of a newer build, of which the level has not been read
-        self._told_seq = 0  # the frame that was complained of last
+        self._reported_seq = 0  # the frame that was complained of last
         self._replays = ReplayService(
             services.cluster,
             services.tokenizers,
@@ -204,7 +204,7 @@ class Partition:
         await level.settle_doubt()
         if not level.outdated.is_set():
             self._num_doubts -= 1
-            self.tell_rest()
+            self.publish_rest()
 
     def _on_frame(self, seq: int, subject: str, data: bytes) -> None:
         frame = decode_token_frame(data, functools.partial(self._on_unreadable_entry, subject, seq))
@@ -248,8 +248,8 @@ class Partition:
         elif not is_rid(rid) or self._services.cluster.subjects.partition(rid) != self.number:
             error = MalformedMessage(f"an entry of {rid[:32]!r} in partition {self.number}")
             self._services.cluster.malformed.note(self._token_prefix, error)
-            if seq != self._told_seq:  # once a frame
-                self._told_seq = seq
+            if seq != self._reported_seq:  # once a frame
+                self._reported_seq = seq
                 log.warning("entry_in_wrong_partition", rid=rid[:32], worker=worker, seq=seq)
         else:
             self._meet(rid, seq, SeenEntry(seq, worker, entry, self._time_s))
@@ -292,7 +292,7 @@ class Partition:
         was_finished = fold.finish is not None
         num_new = status.apply_entry(seq, worker, entry)
         if entry.cost is not None and entry.cost is fold.cost:
-            status.told_at = time_s
+            status.reported_at = time_s
         if num_new:
             self._stats.tokens += num_new
         elif fold.finish is None or was_finished:
@@ -359,7 +359,7 @@ class Partition:
             return
         self._add(status)
         if status.fold.finish is not None:
-            self._on_finish(status, status.fold.last_record_seq, status.told_at)
+            self._on_finish(status, status.fold.last_record_seq, status.reported_at)
         for seen in unknown.seen:
             if isinstance(seen, SeenEntry):
                 self._apply_entry(status, seen.seq, seen.worker, seen.entry, seen.time_s)
@@ -386,20 +386,20 @@ class Partition:
         for status in self._requests.values():
             self._mark_dirty(status)
 
-    def tell_rest(self) -> None:
+    def publish_rest(self) -> None:
         """Requests may have waited: for their tokenizer, or for a valid tenure."""
-        if self._untold:
+        if self._unpublished:
             self._services.outbox.mark(self)
 
     def _mark_dirty(self, status: DecodeStatus) -> None:
-        self._untold.add(status)
+        self._unpublished.add(status)
         if self.is_caught_up:
             self._services.outbox.mark(self)
 
     def collect(self) -> Iterator[tuple[list[str], TextChunk]]:
         """What is new: reply subjects and chunk of each request."""
         if self.may_publish:
-            yield from self._untold.take()
+            yield from self._unpublished.take()
 
     def _finish(self, status: DecodeStatus) -> None:
         """Should its acknowledgement be lost, whoever it is delivered to finds it over."""
@@ -416,7 +416,7 @@ class Partition:
         if is_ours and status.has_failed:  # what is not in the log, nobody else makes again
             self._bills.add(bill_of(status), status.rebuild_point.seq)
         self._unbilled.discard((status.place, status.rid))
-        self._services.spans.tell(status, self.number)
+        self._services.spans.record(status, self.number)
         self._requests.pop(status.rid, None)
         self.holders.drop(status.rid)
         pool = "" if status.claim is None else status.claim.pool

@@ -79,7 +79,7 @@ class ReplayService:
         is_caught_up: Callable[[], bool],
     ) -> None:
         self._cluster = cluster
-        self._told = NamedSubjects(cluster.subjects)
+        self._named = NamedSubjects(cluster.subjects)
         self._tokenizers = tokenizers
         self._waiting = waiting
         self._stats = stats
@@ -105,9 +105,9 @@ class ReplayService:
         request = decode(ReplayRequest, message.data)
         if not is_rid(request.rid):
             raise MalformedMessage(f"request id {request.rid[:40]!r} is not 32 hex digits")
-        if request.subject and not self._told.is_text_subject(request.subject):
+        if request.subject and not self._named.is_text_subject(request.subject):
             raise MalformedMessage(f"text subject {request.subject[:80]!r}")
-        if not self._told.is_role_inbox(message.reply):
+        if not self._named.is_role_inbox(message.reply):
             raise MalformedMessage(f"reply subject {message.reply[:80]!r}")
         return request
 
@@ -119,7 +119,7 @@ class ReplayService:
         if status is None:
             return False
         status.add_subject(request.subject)
-        return self._is_current(status) and status.is_told(held.text_len, held.checksum)
+        return self._is_current(status) and status.has_published(held.text_len, held.checksum)
 
     async def _reply_to(self, request: ReplayRequest) -> ReplayReply:
         deadline = time.monotonic() + _PATIENCE_S

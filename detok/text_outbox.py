@@ -27,17 +27,17 @@ _ACK = b"+ACK"
 log = get_logger(__name__)
 
 
-class UntoldText:
+class UnpublishedText:
     """Requests of a partition with something to say that nobody has heard: each once, in the order
     in which they got it.
     """
 
     def __init__(
-        self, tokenizers: TokenizerCache, on_all_told: Callable[[DecodeStatus], None]
+        self, tokenizers: TokenizerCache, on_all_published: Callable[[DecodeStatus], None]
     ) -> None:
-        """`on_all_told` hears of each request whose end has been said."""
+        """`on_all_published` hears of each request whose end has been said."""
         self._tokenizers = tokenizers
-        self._on_all_told = on_all_told
+        self._on_all_published = on_all_published
         self._statuses: list[DecodeStatus] = []
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class UntoldText:
                 yield status.subjects, chunk
             if status.fold.finish is not None:
                 status.is_finishing = True
-                self._on_all_told(status)
+                self._on_all_published(status)
 
     def _has_text(self, status: DecodeStatus) -> bool:
         """Decode what is new, if the tokenizer is there."""
@@ -93,12 +93,12 @@ class TextOutbox:
         nc: Client,
         detok_id: str,
         stats: DetokStats,
-        told: NamedSubjects,
+        named: NamedSubjects,
         readers: TextReaders,
     ) -> None:
         """`readers` are those of this process."""
         self._nc = nc
-        self._told = told
+        self._named = named
         self.readers = readers
         self._detok_id = detok_id
         self._stats = stats
@@ -118,7 +118,7 @@ class TextOutbox:
 
     def acknowledge(self, rid: str, subject: str) -> None:
         """The request is over: it leaves the queue with the next flush."""
-        if self._told.is_ack_subject(subject):
+        if self._named.is_ack_subject(subject):
             self._stats.acks += 1
             self.post(subject, _ACK)
         else:
@@ -146,7 +146,7 @@ class TextOutbox:
         for subject, chunks in by_subject.items():
             if self.readers.deliver(subject, chunks):
                 self._stats.chunks += len(chunks)
-            elif self._told.is_text_subject(subject):
+            elif self._named.is_text_subject(subject):
                 await self._send_chunks(subject, chunks)
             else:
                 log.warning("no_text_subject", subject=subject[:80])

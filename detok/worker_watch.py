@@ -117,7 +117,7 @@ class WorkerWatch:
         self, cluster: Cluster, stats: DetokStats, holders: Callable[[], Sequence[Holders]]
     ) -> None:
         self._cluster = cluster
-        self._told = NamedSubjects(cluster.subjects)
+        self._named = NamedSubjects(cluster.subjects)
         self._stats = stats
         self._holders = holders
         self._workers = cluster.bucket(cluster.subjects.workers_bucket)
@@ -207,7 +207,7 @@ class WorkerWatch:
         self._judge({_worker_of(entry) for entry in entries}, self._claimed_at())
 
     def _note_keys(self, entries: list[KvEntry]) -> None:
-        """A worker of an earlier version is not there for who asks: its heartbeat tells."""
+        """A worker of an earlier version answers no pings: its heartbeat shows that it lives."""
         new = [entry for entry in entries if _worker_of(entry) not in self._was_seen]
         listening = {card.worker for card in readable(WorkerCard, new) if card.has_presence}
         found = {_worker_of(entry): entry.key for entry in entries}
@@ -285,7 +285,7 @@ class WorkerWatch:
             await asyncio.sleep(random.random() * _JITTER_S)
             try:
                 held = await self._cluster.ownership.is_held_by(status.rid, claim.worker, epoch)
-                if held and not self._told.is_ack_subject(claim.ack_subject):
+                if held and not self._named.is_ack_subject(claim.ack_subject):
                     log.error("no_ack_subject", rid=status.rid, subject=claim.ack_subject[:80])
                 elif held:
                     await self._cluster.nc.publish(claim.ack_subject, NAK)

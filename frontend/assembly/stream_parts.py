@@ -39,7 +39,7 @@ _LOOK_S = 1.0  # at the streams that a request writes to
 
 @dataclass(frozen=True, slots=True)
 class StreamParts:
-    """Readers of what others write there, and what this frontend tells of itself."""
+    """Readers of what others write there, and what this frontend publishes of itself."""
 
     cluster: Cluster
     catalog: ModelCatalog

@@ -125,7 +125,7 @@ class EventFeed:
 
     def _add_events(self, stream: TextStream, events: list[Event]) -> None:
         finish = stream.finish
-        while self._generation.token_texts is not None and stream.num_untold > MAX_EVENT_LOGPROBS:
+        while self._generation.token_texts is not None and stream.num_pending > MAX_EVENT_LOGPROBS:
             self._add_text(stream, "", events)  # more than one event may carry
         if text := stream.take():
             self._note_time()

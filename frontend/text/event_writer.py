@@ -109,7 +109,7 @@ def usage_tail(streams: Sequence[TextStream], num_reasoning: int | None = None) 
     return b'],"usage":null}' if reply.include_usage else b"]}"
 
 
-def tells_more_than_text(reply: ReplyParams, texts: TokenTexts | None) -> bool:
+def reports_more_than_text(reply: ReplyParams, texts: TokenTexts | None) -> bool:
     """Whether an event with text has anything in it that was not known before."""
     return texts is not None or reply.tells_token_ids or reply.continuous_usage
 
@@ -145,7 +145,7 @@ def end_reason(stream: TextStream) -> str:
 
 
 def stop_fields(stream: TextStream) -> dict[str, Any]:
-    """What ended a choice, in vLLM's field and in SGLang's, which tells end-of-turn tokens too."""
+    """What ended a choice, in vLLM's field and in SGLang's, which names end-of-turn tokens too."""
     matched = None if stream.finish is None else stream.finish.matched
     eos_ids = stream.reply.eos_token_ids
     is_eos = isinstance(matched, int) and (eos_ids is None or matched in eos_ids)

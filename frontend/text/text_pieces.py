@@ -26,8 +26,8 @@ class TextPieces:
     def __init__(self, tokenizer: Tokenizer, params: TextParams) -> None:
         self._visible = VisibleText(TokenizerDecoder(tokenizer, params), params)
         self._num_tokens = 0
-        self._num_told = 0
-        self._told_len = 0  # code points
+        self._num_emitted = 0
+        self._emitted_len = 0  # code points
 
     @property
     def text(self) -> str:
@@ -49,10 +49,10 @@ class TextPieces:
         return self._take()
 
     def _take(self) -> list[Piece]:
-        text = self._visible.text_from(self._told_len)
+        text = self._visible.text_from(self._emitted_len)
         if not text:
             return []
-        piece = Piece(text, slice(self._num_told, self._num_tokens))
-        self._told_len += len(text)
-        self._num_told = self._num_tokens
+        piece = Piece(text, slice(self._num_emitted, self._num_tokens))
+        self._emitted_len += len(text)
+        self._num_emitted = self._num_tokens
         return [piece]

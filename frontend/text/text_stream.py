@@ -17,7 +17,7 @@ class TextStream:
     `have` only grows, and `finish` is set once. What came in since the last `take` waits in
     `_pending`; `mark` describes all that was taken. On the hot path: plain fields, no objects.
 
-    A detokenizer that tells another text than the one at hand reads a log which has lost what was
+    A detokenizer that sends another text than the one at hand reads a log which has lost what was
     shown: the stream is torn, and nothing is taken any more.
     """
 
@@ -31,6 +31,7 @@ class TextStream:
         "ask_at",
         "asked_at",
         "backoff_s",
+        "emitted_position",
         "finish",
         "has_gap",
         "have",
@@ -47,7 +48,6 @@ class TextStream:
         "rid",
         "skipped",
         "token_ids",
-        "told_position",
     )
 
     def __init__(
@@ -68,7 +68,7 @@ class TextStream:
         self.token_ids: list[int] = []  # only kept when asked for
         self.logprobs = bytearray()  # a record for each of them, if the request asks
         self.prompt_logprobs = b""
-        self.told_position = 0  # tokens that events have told, with their logprobs
+        self.emitted_position = 0  # tokens that events have carried, with their logprobs
         self.finish: Finish | None = None
         self._taken_position, self._taken_len, self._taken_checksum = START
         self.has_gap = False  # a chunk came before what precedes it
@@ -139,14 +139,14 @@ class TextStream:
 
     @property
     def num_output_tokens(self) -> int:
-        """The number that a client is told: of a beam search those of all choices."""
+        """The number that a client is given: of a beam search those of all choices."""
         if self.finish is None:
             return self.position
         return self.position + self.finish.num_beam_tokens
 
     @property
     def num_hand_overs(self) -> int:
-        """Times that it went on at another worker, as the last one of them has told."""
+        """Times that it went on at another worker, as the last one of them has logged."""
         run = None if self.finish is None else self.finish.run
         return 0 if run is None else max(0, len(run.workers) - 1)
 
@@ -163,7 +163,7 @@ class TextStream:
             return False
         self._pending[:] = [rest] if rest else []
         self._taken_position, self._taken_len, self._taken_checksum = mark
-        self.told_position = mark.position
+        self.emitted_position = mark.position
         self.skipped = seen if self._needs_skipped else ""
         return True
 
@@ -174,28 +174,28 @@ class TextStream:
         return reply.answer is not None or reply.surface is Surface.GENERATE_SO_FAR
 
     def hold_back(self, text_len: int, text_checksum: int) -> None:
-        """Notes how much of what was taken has been told: `mark` describes that."""
+        """Notes how much of what was taken has been sent: `mark` describes that."""
         self._taken_len, self._taken_checksum = text_len, text_checksum
 
     @property
     def all_tokens(self) -> slice:
-        """All tokens, for an answer that is told in one piece."""
+        """All tokens, for an answer that is sent in one piece."""
         return slice(0, len(self.token_ids))
 
     @property
-    def num_untold(self) -> int:
-        """Tokens that no event has told."""
-        return len(self.token_ids) - self.told_position
+    def num_pending(self) -> int:
+        """Tokens that no event has carried."""
+        return len(self.token_ids) - self.emitted_position
 
-    def tell_tokens(self, limit: int | None = None) -> slice:
-        """The tokens of the next event: those that none has told, up to a limit.
+    def emit_tokens(self, limit: int | None = None) -> slice:
+        """The tokens of the next event: those that none has carried, up to a limit.
 
-        Where it leaves some, `mark` describes what has been told.
+        Where it leaves some, `mark` describes what has been sent.
         """
-        start, end = self.told_position, len(self.token_ids)
+        start, end = self.emitted_position, len(self.token_ids)
         if limit is not None and end - start > limit:
             end = self._taken_position = start + limit
-        self.told_position = end
+        self.emitted_position = end
         return slice(start, end)
 
     def records(self, tokens: slice) -> list[TokenLogprob]:
@@ -226,7 +226,7 @@ class TextStream:
 
     def _fits(self, chunk: TextChunk, end: int) -> bool:
         """Whether a chunk that begins in the text at hand, or right behind it, goes on from it."""
-        if end < self.have:  # only an end of the text tells that it has no more
+        if end < self.have:  # only an end of the text says that it has no more
             return chunk.finish is None
         if chunk.checksum or not chunk.offset:
             known = chunk.text[: self.have - chunk.offset]
@@ -256,9 +256,9 @@ class TextStream:
 
 def needs_token_texts(reply: ReplyParams) -> bool:
     """Whether its answer is made of the texts of its tokens."""
-    return tells_logprobs(reply) or reply.transcript is not None
+    return reports_logprobs(reply) or reply.transcript is not None
 
 
-def tells_logprobs(reply: ReplyParams) -> bool:
+def reports_logprobs(reply: ReplyParams) -> bool:
     """Whether its client asked for logprobs, of output or prompt."""
     return reply.num_top is not None or reply.num_prompt_top is not None

@@ -33,7 +33,7 @@ class LengthMix(Protocol):
     """Draws the lengths of one request after the other."""
 
     @property
-    def told(self) -> str: ...
+    def description(self) -> str: ...
 
     def draw(self, rng: random.Random) -> Lengths: ...
 
@@ -47,7 +47,7 @@ class UniformLengths:
     range_ratio: float = 0.0
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         spread = f" (each by up to {self.range_ratio:.0%} more or less)" if self.range_ratio else ""
         return f"{self.input_len} in, {self.output_len} out{spread}"
 
@@ -75,7 +75,7 @@ class LogNormalLengths:
     max_len: int | None = None
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         limit = f", {self.max_len} together at most" if self.max_len else ""
         return f"log-normal, {self.input_median:g} in and {self.output_median:g} out{limit}"
 

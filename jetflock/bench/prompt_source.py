@@ -105,7 +105,7 @@ class RandomPrompts:
 
     vocabulary: Vocabulary
     lengths: LengthMix
-    told: str
+    description: str
     prefix_len: int = 0
     num_prefixes: int = 1
 
@@ -131,7 +131,7 @@ class DatasetPrompts:
     """
 
     prompts: Sequence[Prompt]
-    told: str
+    description: str
 
     def draw(self, seed: str) -> Iterator[Prompt]:
         """Endlessly."""
@@ -171,10 +171,10 @@ class DatasetReader:
             value = json.loads(line)
             messages = tuple(value.get("messages") or ())
             text = value["prompt"] if not messages else ""
-            told = [value[key] for key in _OUTPUT_KEYS if key in value] or [self.default_output_len]
+            lens = [value[key] for key in _OUTPUT_KEYS if key in value] or [self.default_output_len]
             if not isinstance(text, str):
                 raise TypeError("prompt is no text")
-            return Prompt(text, int(self.output_len or told[0]), messages)
+            return Prompt(text, int(self.output_len or lens[0]), messages)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise ConfigError(
                 f"line {num} of {path} is no prompt ({exc!r}): "
@@ -211,7 +211,7 @@ class PromptSource(Protocol):
     """An endless row of prompts for each seed."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What they are, for a person."""
         ...
 
@@ -232,7 +232,9 @@ async def find_source(
     if config.lengths == "sharegpt":
         mix = sharegpt_like(model.max_len)
     vocabulary = await Vocabulary.measure(counter)
-    told = f"{mix.told}, {counter.name}"
+    description = f"{mix.description}, {counter.name}"
     if config.prefix_len:
-        told = f"one of {config.num_prefixes} prefixes of {config.prefix_len}, then {told}"
-    return RandomPrompts(vocabulary, mix, told, config.prefix_len, config.num_prefixes)
+        description = (
+            f"one of {config.num_prefixes} prefixes of {config.prefix_len}, then {description}"
+        )
+    return RandomPrompts(vocabulary, mix, description, config.prefix_len, config.num_prefixes)

@@ -96,14 +96,14 @@ def _result(config: BenchServeConfig, outcome: _Outcome, stages: Sequence[StageS
         model=outcome.model,
         endpoint=config.endpoint,
         prompts=outcome.prompts,
-        settings=config.told(),
+        settings=config.load_settings(),
         stages=list(stages),
         requests=request_figures(outcome.runs) if config.json_requests else None,
     )
 
 
 async def _measure(config: BenchServeConfig) -> _Outcome:
-    """Ctrl-C ends the running stage, and what is there by then is told."""
+    """Ctrl-C ends the running stage, and what is there by then is reported."""
     target, stages, extra_fields = config.target(), config.stages(), config.extra_fields()
     async with ConnectionPool(target) as pool:
         model = await ServedModel.find(pool, target, config.model)
@@ -114,12 +114,12 @@ async def _measure(config: BenchServeConfig) -> _Outcome:
         endpoint = Endpoint(config.endpoint, model.name, extra_fields=extra_fields)
         sender = RequestSender(pool, target, endpoint, config.timeout_s, config.max_retries)
         sender = await warmed_up(sender, source.draw(f"warm-up {config.seed}"), config.warmup)
-        sys.stderr.write(f"{target.host}:{target.port}, model {model.name}: {source.told}\n")
+        sys.stderr.write(f"{target.host}:{target.port}, model {model.name}: {source.description}\n")
         runs: list[StageRun] = []
         running = asyncio.ensure_future(_run_stages(sender, stages, source, config.seed, runs))
         with _cancelled_by_ctrl_c(running):
             was_interrupted = not await _is_whole(running)
-        return _Outcome(model.name, source.told, runs, was_interrupted)
+        return _Outcome(model.name, source.description, runs, was_interrupted)
 
 
 async def _run_stages(

@@ -99,7 +99,7 @@ class PromptFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFlags:
-    """What is told of it."""
+    """What is reported of it."""
 
     help_group: ClassVar[str] = "Result"
 
@@ -119,7 +119,7 @@ class ResultFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchServeConfig(ResultFlags, PromptFlags, LoadFlags, ServerFlags):
-    """What is asked of whom, how often, and what is told of it."""
+    """What is asked of whom, how often, and what is reported of it."""
 
     def check(self) -> None:
         """Raises ConfigError."""
@@ -192,14 +192,14 @@ class BenchServeConfig(ResultFlags, PromptFlags, LoadFlags, ServerFlags):
         """Raises ConfigError."""
         return Slo.parse(self.goodput)
 
-    def told(self) -> dict[str, Any]:
+    def load_settings(self) -> dict[str, Any]:
         """What shapes the load, for the result file; no secrets."""
         names = (
             *("endpoint", "burstiness", "warmup", "max_retries", "seed", "input_len"),
             *("output_len", "range_ratio", "lengths", "prefix_len", "num_prefixes", "extra_body"),
         )
-        told = {name: getattr(self, name) for name in names}
-        return told | {
+        settings = {name: getattr(self, name) for name in names}
+        return settings | {
             "dataset": None if self.dataset is None else str(self.dataset),
             "goodput": list(self.goodput),
         }

@@ -114,11 +114,11 @@ async def until(future: Future[T], timeout_s: float | None = None) -> T:
     """Its result, in any event loop; who gives up leaves the future as it is."""
     news: Future[None] = Future()
 
-    def tell(_: Future[T]) -> None:
+    def on_done(_: Future[T]) -> None:
         if news.set_running_or_notify_cancel():
             news.set_result(None)
 
-    future.add_done_callback(tell)
+    future.add_done_callback(on_done)
     async with asyncio.timeout(timeout_s):
         await asyncio.wrap_future(news)
     return future.result()

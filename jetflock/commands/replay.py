@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from jetflock.command_line.output import print_json
 from jetflock.replay.comparison import Comparison
 from jetflock.replay.journal import Journal
-from jetflock.replay.report_page import tell
+from jetflock.replay.report_page import write_report
 from jetflock.replay.series import RerunConfig, Series, seconds_of, share_of, time_of
 from shared.cli.program import Program
 from shared.config import FLAT
@@ -103,7 +103,7 @@ async def _many(config: ReplayConfig, share: float, since_s: float, journal: Jou
 
 @contextlib.contextmanager
 def _journal(config: ReplayConfig, share: float) -> Iterator[Journal]:
-    """That of the flag, or one that goes when all has been told."""
+    """That of the flag, or one that goes when all has been reported."""
     head = {"journal": 1, "of": config.of, "model": config.model, "share": share}
     with contextlib.ExitStack() as exits:
         path = config.journal
@@ -117,7 +117,7 @@ def _main_of_many(config: ReplayConfig) -> None:
     with _journal(config, share) as journal:
         asyncio.run(_many(config, share, since_s, journal))
         title = f"Replay on {config.model or 'the same models'}"
-        tell(journal, title, config.html, as_json=config.as_json)
+        write_report(journal, title, config.html, as_json=config.as_json)
         if num := journal.report.num_failed:
             raise NotAllRun(f"{num} could not be run again")
 

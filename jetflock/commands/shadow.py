@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from jetflock.replay.journal import Journal
-from jetflock.replay.report_page import tell
+from jetflock.replay.report_page import write_report
 from jetflock.replay.rerunner import Rerunner
 from jetflock.replay.series import RerunConfig, Series, share_of, time_of
 from shared.cli.program import Program
@@ -156,7 +156,7 @@ def main(*, config: Annotated[ShadowConfig, FLAT] = ShadowConfig()) -> None:
         )
         asyncio.run(_until_stopped(config, share, journal))
         title = f"{config.of} and its shadow {config.model}"
-        tell(journal, title, config.html, as_json=config.as_json)
+        write_report(journal, title, config.html, as_json=config.as_json)
         report = journal.report
         if report.num_failed and not report.num_compared:
             raise NoneRun(f"none of {report.num_failed} could be run again")

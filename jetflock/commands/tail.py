@@ -129,7 +129,7 @@ def new_text(event_id: str, event: dict[str, Any], choice: int, num_shown: int) 
             thought = delta.get("reasoning_content") or ""
             return str(each.get("text") or thought + (delta.get("content") or ""))
     if "meta_info" in event and event.get("index", 0) == choice:
-        # Events of /generate tell what is new, or all so far: their id says how long that is.
+        # Events of /generate carry what is new, or all so far: their id says how long that is.
         marks = event_id.partition(".")[2].split("_")
         text_len = int(marks[choice].split(".")[1])
         return str(event["text"])[-(text_len - num_shown) :] if text_len > num_shown else ""
@@ -155,18 +155,18 @@ def main(request_id: str, /, *, config: Annotated[TailConfig, FLAT] = TailConfig
 
 
 def _print(watching: Watching, config: TailConfig) -> None:
-    num_shown = num_told = 0  # code points on the screen, and of this connection
+    num_shown = num_received = 0  # code points on the screen, and of this connection
     for event_id, event in watching:
         if config.as_json:
             sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
             sys.stdout.flush()
             continue
         if watching.starts_anew:
-            num_told = 0
-        text = new_text(event_id, event, config.choice, num_told)
-        new = text[max(0, num_shown - num_told) :]
-        num_told += len(text)
-        num_shown = max(num_shown, num_told)
+            num_received = 0
+        text = new_text(event_id, event, config.choice, num_received)
+        new = text[max(0, num_shown - num_received) :]
+        num_received += len(text)
+        num_shown = max(num_shown, num_received)
         sys.stdout.write(new)
         sys.stdout.flush()
     if not config.as_json:

@@ -23,7 +23,7 @@ from shared.broker.jetstream import JetStream
 from shared.config import FLAT
 from shared.errors import BrokerError, ConfigError, ProtocolError
 from shared.nats_client.connection_end import end_subscription
-from shared.protocol.bills import BILL_FIELDS, decode_bills, told_bill
+from shared.protocol.bills import BILL_FIELDS, bill_cells, decode_bills
 from shared.storage.streams import ERR_STREAM_NOT_FOUND
 from shared.subjects import Subjects
 
@@ -226,7 +226,7 @@ class BillConsumer:
         self.num_missing += max(0, batch.first - expected)
         self._next_numbers[batch.partition] = batch.first + len(batch.bills)
         return [
-            {"partition": batch.partition, "number": batch.first + i, **told_bill(bill)}
+            {"partition": batch.partition, "number": batch.first + i, **bill_cells(bill)}
             for i, bill in enumerate(batch.bills)
         ]
 

@@ -30,7 +30,7 @@ mark { background: #ffe2a8; color: inherit }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def tell(journal: Journal, title: str, html: Path | None, *, as_json: bool) -> None:
+def write_report(journal: Journal, title: str, html: Path | None, *, as_json: bool) -> None:
     """Prints it, and writes the page where one is wanted. Raises ConfigError."""
     if as_json:
         print_json(journal.report.facts())

@@ -49,9 +49,9 @@ log = get_logger(__name__)
 
 
 class Reconnects:
-    """Who is told that a connection was lost and is back.
+    """Who is notified that a connection was lost and is back.
 
-    It is there before the parts that are to be told.
+    It is there before the parts that are to be notified.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Reconnects:
         """Call it as soon as a connection is lost, when nothing has come over another one yet."""
         self._on_loss.append(callback)
 
-    def tell_loss(self) -> None:
+    def notify_loss(self) -> None:
         """The connection is gone."""
         for callback in self._on_loss:
             callback()
@@ -71,7 +71,7 @@ class Reconnects:
         """Call it each time from now on."""
         self._callbacks.append(callback)
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         """The connection is back."""
         for callback in self._callbacks:
             await callback()
@@ -96,7 +96,7 @@ async def connect(
     while True:
         nc = RoleClient(login)
         try:
-            # Without reconnecting the first error is raised: a wrong password is told at once.
+            # Without reconnecting the first error is raised: a wrong password is reported at once.
             await nc.connect(
                 **options,
                 **nc.login_options(),
@@ -169,7 +169,7 @@ def _options(config: ClusterConfig, name: str, role: str) -> dict[str, Any]:
 
 
 def _callbacks(nc: Client, reconnects: Reconnects) -> dict[str, Any]:
-    refusal = ""  # the last one that was told
+    refusal = ""  # the last one that was logged
 
     async def on_error(exc: Exception) -> None:
         nonlocal refusal
@@ -182,13 +182,13 @@ def _callbacks(nc: Client, reconnects: Reconnects) -> dict[str, Any]:
     async def on_disconnect() -> None:
         if not nc.is_closed:
             log.warning("nats_disconnected")
-            reconnects.tell_loss()
+            reconnects.notify_loss()
 
     async def on_reconnected() -> None:
         nonlocal refusal
         refusal = ""
         log.info("nats_reconnected")
-        await reconnects.tell()
+        await reconnects.notify()
 
     return {
         "error_cb": on_error,

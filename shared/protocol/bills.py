@@ -12,7 +12,7 @@ import msgspec
 from shared.errors import MalformedMessage
 from shared.protocol.finish import FinishReason
 
-BILL_LEVEL = 4  # the feature level from which on all who work on a request tell what it takes
+BILL_LEVEL = 4  # the feature level from which on all who work on a request log what it takes
 
 
 class Bill(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,7 +40,7 @@ class Bill(msgspec.Struct, frozen=True, omit_defaults=True):
     num_repeated_tokens: int = 0  # of the computed ones
     engine_s: float = 0.0  # its shares of engine steps
     repeated_s: float = 0.0  # of them
-    unmeasured_s: float = 0.0  # a worker had it longer than it told: at most so much is missing
+    unmeasured_s: float = 0.0  # a worker had it longer than it logged: at most so much is missing
     queue_s: float = 0.0  # until the first claim
     held_s: float = 0.0  # workers had it
     worker: str = ""  # the last that claimed it; "": none has
@@ -50,7 +50,7 @@ class Bill(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_estimate(self) -> bool:
-        """Whether engine time is missing that nobody could tell."""
+        """Whether engine time is missing that nobody could log."""
         return self.unmeasured_s > 0
 
     @property
@@ -136,7 +136,7 @@ def decode_bills(data: bytes) -> BillBatch:
 BILL_FIELDS = (*Bill.__struct_fields__, "is_estimate")
 
 
-def told_bill(bill: Bill) -> dict[str, Any]:
+def bill_cells(bill: Bill) -> dict[str, Any]:
     """Every field, as one cell of a table each."""
     cells = {name: getattr(bill, name) for name in BILL_FIELDS}
     metadata = msgspec.json.encode(bill.metadata).decode()

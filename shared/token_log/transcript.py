@@ -32,11 +32,11 @@ class Transcript:
 
     def __init__(self, rule: TranscriptRule) -> None:
         self._rule = rule
-        self.language_id: int | None = None  # that the first token has told
+        self.language_id: int | None = None  # that the first token has named
         self.seek = 0  # first frame of the window that is heard now
         self.segments: list[Segment] = []  # complete
         self.window_ids: list[int] = []  # tokens of this window
-        self._num_told = 0  # of these, which complete segments have
+        self._num_emitted = 0  # of these, which complete segments have
         self._is_first = True  # window
 
     @property
@@ -67,8 +67,8 @@ class Transcript:
         ids = self.window_ids
         ids.append(token_id)
         if len(ids) > 1 and self._is_timestamp(ids[-2]) and self._is_timestamp(token_id):
-            self._add_segment(ids[self._num_told : -1], ends_at=ids[-2])
-            self._num_told = len(ids) - 1
+            self._add_segment(ids[self._num_emitted : -1], ends_at=ids[-2])
+            self._num_emitted = len(ids) - 1
         if len(ids) < self._max_window_tokens:
             return False
         self._end_window()
@@ -87,19 +87,19 @@ class Transcript:
         num_frames = self._num_window_frames
         ends_in_silence = len(ids) > 1 and self._is_timestamp(ids[-1])
         ends_in_silence = ends_in_silence and not self._is_timestamp(ids[-2])
-        if not self._num_told:
+        if not self._num_emitted:
             last = next((each for each in reversed(ids) if self._is_timestamp(each)), None)
             has_end = last is not None and last != self._rule.timestamp_id
             self._add_segment(ids, begins_at_window=True, ends_at=last if has_end else None)
         elif ends_in_silence:
-            self._add_segment(ids[self._num_told :], ends_at=ids[-1])
+            self._add_segment(ids[self._num_emitted :], ends_at=ids[-1])
         else:  # the unfinished segment is heard again
-            heard = (ids[self._num_told - 1] - self._rule.timestamp_id) * FRAMES_PER_TICK
+            heard = (ids[self._num_emitted - 1] - self._rule.timestamp_id) * FRAMES_PER_TICK
             if heard > 0:  # else no time has passed, and it would be heard for ever
                 num_frames = min(heard, num_frames)
         self.seek += num_frames
         self.window_ids = []
-        self._num_told = 0
+        self._num_emitted = 0
         self._is_first = False
 
     def _add_segment(

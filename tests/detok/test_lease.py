@@ -168,7 +168,7 @@ async def test_no_answer_is_waited_for_on_a_connection_that_is_gone(cluster: Clu
         num_asked = len(holder.table.asked_at)
         await eventually(lambda: len(holder.table.asked_at) > num_asked)
         holder.table.late_s = 0.0
-        await cluster.reconnects.tell()
+        await cluster.reconnects.notify()
         await eventually(lambda: len(holder.table.asked_at) > num_asked + 1)
         assert holder.table.asked_at[-1] - holder.table.asked_at[-2] < LEASE_PERIOD_S
 

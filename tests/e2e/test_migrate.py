@@ -122,8 +122,8 @@ async def test_a_service_moves_while_streams_run(stack: RoleStack, users: NatsUs
 
     await asyncio.gather(*tasks[1:])
     await streams[0].resume(urls[1])
-    num_told = len(told)
-    await eventually(lambda: len(told) >= num_told + 4, 30)  # workers have gone over
+    num_emitted = len(told)
+    await eventually(lambda: len(told) >= num_emitted + 4, 30)  # workers have gone over
     over.set()
     await asyncio.gather(asking)
     assert [stream.text for stream in streams] == [stream.text for stream in expected]

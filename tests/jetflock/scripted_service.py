@@ -104,11 +104,11 @@ class Story:
     """One stream: what has been told, and ways to tell more, or to lie."""
 
     def __init__(
-        self, nc: Client, reply: str, num_told: int, body: dict[str, Any], *, is_resumed: bool
+        self, nc: Client, reply: str, num_emitted: int, body: dict[str, Any], *, is_resumed: bool
     ) -> None:
         self.is_resumed = is_resumed
         self.body = body
-        self.num_told = num_told
+        self.num_emitted = num_emitted
         self._nc = nc
         self._reply = reply
 
@@ -138,8 +138,8 @@ class Story:
 
     async def tell(self, count: int) -> None:
         for _ in range(count):
-            self.num_told += 1
-            await self.piece(self.num_told)
+            self.num_emitted += 1
+            await self.piece(self.num_emitted)
 
     async def finish(self) -> None:
         data = json.dumps(generate_event(len(PIECES), finished=True)).encode()
@@ -147,7 +147,7 @@ class Story:
 
     async def rest(self) -> None:
         """Everything to the end."""
-        await self.tell(len(PIECES) - self.num_told)
+        await self.tell(len(PIECES) - self.num_emitted)
         await self.finish()
         await self.status("end")
 

@@ -67,8 +67,8 @@ class Node:
             OwnershipLog(js, subjects),
         )
         self.cluster.level._in_force = sim.level  # read before a role starts
-        self.connection.on_loss = self.cluster.reconnects.tell_loss
-        self.connection.on_reconnect = self.cluster.reconnects.tell
+        self.connection.on_loss = self.cluster.reconnects.notify_loss
+        self.connection.on_reconnect = self.cluster.reconnects.notify
         self.is_leaving = False
         self.loop.call_soon(self._start)
 

@@ -108,10 +108,10 @@ class LongRun:
         held.tokens, held.logprobs = before.tokens, before.logprobs
         whole = held.next_entry(0.0)
         assert whole is not None
-        num_told = len(whole.token_ids) // 2
+        num_emitted = len(whole.token_ids) // 2
         parts = [
-            part for part in parts_of(whole) if part.position + len(part.token_ids) <= num_told
-        ] or [_beginning(whole, num_told)]
+            part for part in parts_of(whole) if part.position + len(part.token_ids) <= num_emitted
+        ] or [_beginning(whole, num_emitted)]
         for part in parts:
             await writer.write([part, *self._neighbours])
         await writer.until_stored()

@@ -40,9 +40,9 @@ from worker.claims.earlier_records import (
     crashes_in_a_row,
     is_poison,
     is_suspect,
-    pin_told,
     pinned_revision,
     possible_pins,
+    recorded_pin,
 )
 from worker.held.delivery import Delivery
 from worker.held.held_request import AfterClaim, LoggedOutput
@@ -122,7 +122,7 @@ class ClaimFlow:
         self._past = EarlierRecords()
         self._ours: StoredRecord | None = None
         self._prefix = LoggedOutput.given(request)
-        self._told = NO_COST  # by the log, of what was before us
+        self._logged_cost = NO_COST  # by the log, of what was before us
         self._taken: Taken | None = None
         self._prompt: PromptData | None = None
         self._is_alone = False
@@ -173,10 +173,10 @@ class ClaimFlow:
     def on_served(self, *, is_served: bool) -> ClaimStep:
         if is_served:
             return Look.OVERDUE
-        told = pin_told(self._past.records)
-        if told is None:
-            return self._ask_for_holder()  # a claim will tell whether there are tokens
-        return AgeOf(told)
+        pin = recorded_pin(self._past.records)
+        if pin is None:
+            return self._ask_for_holder()  # a claim will show whether there are tokens
+        return AgeOf(pin)
 
     def on_overdue(self, *, is_overdue: bool) -> ClaimStep:
         if not is_overdue:
@@ -184,7 +184,7 @@ class ClaimFlow:
         return StoreEnd(self._end(FinishReason.DEADLINE), Over("its deadline has passed"))
 
     def on_age(self, pinned_s: float) -> ClaimStep:
-        """Since it was told which weights it needs, nobody has shown them."""
+        """Since it was recorded which weights it needs, nobody has shown them."""
         ours, grace_s = self._claimant.weights.revision, self._claimant.revision_grace_s
         if pinned_s < grace_s:
             return Postponed(min(_NO_WEIGHTS_DELAY_S, grace_s - pinned_s))
@@ -260,14 +260,14 @@ class ClaimFlow:
         if fold.finish is not None:
             return Over("its finish is in the log")
         self._prefix = LoggedOutput.known(self.request, fold)
-        self._told = fold.cost
+        self._logged_cost = fold.cost
         return Look.WAITED
 
     def on_waited(self, waited_s: float) -> ClaimStep:
         assert self._ours is not None
         worker_id = self._claimant.worker_id
         cost = cost_before(
-            self._past.records, self._told, worker_id, self.delivery.queued_at, waited_s
+            self._past.records, self._logged_cost, worker_id, self.delivery.queued_at, waited_s
         )
         if waited_s > self.request.deadline_s:
             end = End(0, FinishReason.DEADLINE, by=worker_id, cost=cost)

@@ -18,7 +18,7 @@ from shared.protocol.request import GenerateRequest
 from shared.token_log.ownership import StoredRecord
 from worker.claims.claim_steps import Over
 
-_MAX_WORKERS = 16  # that are told of a request's past
+_MAX_WORKERS = 16  # that are reported of a request's past
 QUARANTINE_CRASHES = 2
 POISON_CRASHES = 3
 
@@ -74,8 +74,8 @@ class EarlierRecords:
     def num_cached_tokens(self) -> int | None:
         """Those of the prompt in its first run, as the last release that knows them says."""
         releases = (it.record for it in reversed(self.records) if isinstance(it.record, Release))
-        told = (release.num_cached_tokens for release in releases)
-        return next((num for num in told if num is not None), None)
+        logged = (release.num_cached_tokens for release in releases)
+        return next((num for num in logged if num is not None), None)
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -91,7 +91,11 @@ def crashes_in_a_row(records: Sequence[StoredRecord], progress_epoch: int) -> tu
     crashes = []
     for stored, after in pairwise(records):
         claim = stored.record
-        if isinstance(claim, Claim) and stored.seq > progress_epoch and _tells_crash(after.record):
+        if (
+            isinstance(claim, Claim)
+            and stored.seq > progress_epoch
+            and _records_crash(after.record)
+        ):
             crashes.append(
                 Crash(
                     worker=claim.worker,
@@ -106,16 +110,16 @@ def crashes_in_a_row(records: Sequence[StoredRecord], progress_epoch: int) -> tu
 
 def cost_before(
     records: Sequence[StoredRecord],
-    told: Cost,
+    logged: Cost,
     worker_id: str,
     queued_at: datetime,
     waited_s: float,
 ) -> Cost:
     """What a request has taken before `worker_id` claims it behind `records`, `waited_s` after it
-    was queued. `told` is by the log: a worker that was killed has told less than it had.
+    was queued. `logged` is by the log: a worker that was killed has logged less than it had.
     """
     if not records:
-        return msgspec.structs.replace(told, queue_s=round(max(0.0, waited_s), 6))
+        return msgspec.structs.replace(logged, queue_s=round(max(0.0, waited_s), 6))
     ages_s = [*((each.time - queued_at).total_seconds() for each in records), waited_s]
     claims = [
         (stored.record.worker, since_s, until_s)
@@ -124,18 +128,20 @@ def cost_before(
     ]
     workers = [worker for worker, _ in groupby([*(each[0] for each in claims), worker_id])]
     unmeasured_s = 0.0
-    if any(_leaves_untold(stored, after) for stored, after in zip_longest(records, records[1:])):
+    if any(
+        _leaves_unmeasured(stored, after) for stored, after in zip_longest(records, records[1:])
+    ):
         held_s = sum(until_s - since_s for _, since_s, until_s in claims)
-        unmeasured_s = max(0.0, held_s - told.held_s)
+        unmeasured_s = max(0.0, held_s - logged.held_s)
     return msgspec.structs.replace(
-        told,
+        logged,
         queue_s=round(max(0.0, claims[0][1] if claims else waited_s), 6),
         unmeasured_s=round(unmeasured_s, 6),
         num_handovers=len(workers) - 1,
     )
 
 
-def _leaves_untold(stored: StoredRecord, after: StoredRecord | None) -> bool:
+def _leaves_unmeasured(stored: StoredRecord, after: StoredRecord | None) -> bool:
     """Whether a claim was followed by another's, and not by its own worker's release."""
     return isinstance(stored.record, Claim) and (
         after is None or (isinstance(after.record, Claim) and not after.record.is_alone)
@@ -152,8 +158,8 @@ def is_suspect(crashes: Sequence[Crash]) -> bool:
     return len(crashes) >= QUARANTINE_CRASHES
 
 
-def _tells_crash(record: OwnershipRecord) -> bool:
-    """Whether this record tells that the epoch before it crashed."""
+def _records_crash(record: OwnershipRecord) -> bool:
+    """Whether this record says that the epoch before it crashed."""
     match record:
         case Claim():
             return record.after_death
@@ -163,29 +169,29 @@ def _tells_crash(record: OwnershipRecord) -> bool:
 
 
 def possible_pins(request: GenerateRequest, records: Sequence[StoredRecord]) -> set[str]:
-    """Revisions under which tokens may have been logged, as far as the ownership log tells: those
+    """Revisions under which tokens may have been logged, as far as the ownership log says: those
     of all claims that were not released without any.
     """
-    told = pin_told(records)
-    if told is not None:
-        return {_pinned(told)}
+    pin = recorded_pin(records)
+    if pin is not None:
+        return {_pinned(pin)}
     return {
         revision_of(request, stored.record)
         for stored, after in zip_longest(records, records[1:])
-        if isinstance(stored.record, Claim) and not _tells_nothing_logged(after)
+        if isinstance(stored.record, Claim) and not _logged_nothing(after)
     }
 
 
-def pin_told(records: Sequence[StoredRecord]) -> StoredRecord | None:
+def recorded_pin(records: Sequence[StoredRecord]) -> StoredRecord | None:
     """The first release that says which revision is needed, if nobody could go on since then."""
-    told = None
+    found = None
     for stored, after in zip_longest(records, records[1:]):
         if isinstance(stored.record, Claim):
             if after is None or not _pinned(after):
-                told = None
-        elif told is None and _pinned(stored):
-            told = stored
-    return told
+                found = None
+        elif found is None and _pinned(stored):
+            found = stored
+    return found
 
 
 def revision_of(request: GenerateRequest, claim: Claim) -> str:
@@ -197,7 +203,7 @@ def pinned_revision(
     request: GenerateRequest, records: Sequence[StoredRecord], progress_epoch: int
 ) -> str | None:
     """The one that its tokens were made under; None while there are none. All epochs that made
-    some have the same one, so that the last tells it.
+    some have the same one, so that the last decides.
     """
     for stored in records:
         if stored.seq == progress_epoch and isinstance(stored.record, Claim):
@@ -209,5 +215,5 @@ def _pinned(stored: StoredRecord) -> str:
     return stored.record.pinned if isinstance(stored.record, Release) else ""
 
 
-def _tells_nothing_logged(after: StoredRecord | None) -> bool:
+def _logged_nothing(after: StoredRecord | None) -> bool:
     return after is not None and isinstance(after.record, Release) and not after.record.progressed

@@ -172,7 +172,7 @@ class TranscriptionHandler:
             max_tokens=self._stop_check.max_context_len,
             seed=(options.sampling.seed + window.seek) & _SEED_MASK,  # other draws in each
         )
-        if window.tells_language:
+        if window.detects_language:
             ids = tuple(window.card.languages.values())
             sampling = msgspec.structs.replace(
                 sampling, max_tokens=1, temperature=0.0, allowed_token_ids=ids

@@ -104,7 +104,7 @@ class HeldRequest:
     prompt_logprobs: bytes = b""
     workers: tuple[str, ...] = ()  # that have claimed it, the last ones, in order
     clock: RunClock | None = None  # of its run
-    # Tokens of its prompt that were cached for its first run, as a release told; None: none did
+    # Tokens of its prompt that were cached for its first run, as a release said; None: none did
     num_cached_before: int | None = None
     cost: RequestCost = field(default_factory=RequestCost)
     num_prefix: int = 0  # tokens that earlier epochs had logged, or that were given
@@ -274,7 +274,7 @@ class HeldRequest:
         token_ids = self.tokens[start:end]
         restates = None if start else Restatement(end, self.num_prefix, self.progress_epoch)
         is_due = not start or finish is not None or self.cost.is_due(now)
-        cost = self.cost.tell(now) if is_due else None
+        cost = self.cost.report(now) if is_due else None
         if not self.logprobs and not self.prompt_logprobs:
             return TokenEntry(
                 self.rid, self.epoch, start, token_ids, finish, restates=restates, cost=cost

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from shared.protocol.finish import NO_COST, Cost, RunFacts
 
-_TELL_S = 1.0  # of what a killed worker has not told, nobody knows more than how long it was
+_REPORT_S = 1.0  # of what a killed worker has not logged, nobody knows more than how long it was
 
 
 @dataclass(slots=True)
 class RunClock:
-    """The clock of one run in the engine, which tells by its own clock how long the run waited
+    """The clock of one run in the engine, which reports by its own clock how long the run waited
     there.
     """
 
@@ -56,14 +56,14 @@ class RequestCost:
     delivery on, since an engine may run it before its claim is stored.
     """
 
-    before: Cost = NO_COST  # what others had told when it was claimed here
+    before: Cost = NO_COST  # what others had logged when it was claimed here
     engine_s: float = 0.0
     num_computed: int = 0
     num_drafted: int = 0
     repeated_s: float = 0.0  # of `engine_s`
     num_repeated: int = 0  # of `num_computed`
     claimed_at: float = field(default_factory=time.monotonic)
-    _told_at: float = 0.0
+    _reported_at: float = 0.0
 
     def claimed(self, before: Cost) -> None:
         """Its claim is stored, behind so much."""
@@ -82,12 +82,12 @@ class RequestCost:
         self.repeated_s, self.num_repeated = self.engine_s, self.num_computed
 
     def is_due(self, now: float) -> bool:
-        """Whether the log should be told again."""
-        return now - self._told_at >= _TELL_S
+        """Whether it should be logged again."""
+        return now - self._reported_at >= _REPORT_S
 
-    def tell(self, now: float) -> Cost:
+    def report(self, now: float) -> Cost:
         """The sum up to now."""
-        self._told_at = now
+        self._reported_at = now
         before = self.before
         return Cost(
             engine_s=_to_microseconds(before.engine_s + self.engine_s),

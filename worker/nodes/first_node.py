@@ -1,4 +1,4 @@
-"""Node 0's side: tells the other hosts of a model where they are awaited, or why they are not."""
+"""Node 0's side: answers the other hosts of a model where they are awaited, or why they are not."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FirstNode:
         self._engine = engine
         self._is_sure = False  # that nobody else is the first one
         self._rival: NodeHello | None = None
-        self._told: dict[int, str] = {}
+        self._refused: dict[int, str] = {}
 
     async def run(self) -> None:
         """Until cancelled. Raises ConfigError when there is another first node."""
@@ -107,9 +107,9 @@ class FirstNode:
             self._rival = said
             return None
         if why := mismatch(own, said):
-            if self._told.get(said.node_rank) != why:
+            if self._refused.get(said.node_rank) != why:
                 log.warning("node_refused", node_rank=said.node_rank, host=said.host, why=why)
-            self._told[said.node_rank] = why
+            self._refused[said.node_rank] = why
             return NodeAnswer(why_never=why)
         awaited = self._engine.ranks_awaited
         if not self._is_sure or awaited is None:

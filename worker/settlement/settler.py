@@ -1,4 +1,4 @@
-"""The ways by which a held request leaves this worker, and what the queue is told of it."""
+"""The ways by which a held request leaves this worker, and what is written of it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Settler:
         try:
             last = await self._ownership.last(held.rid)
         except BrokerError:
-            return  # the log tells it at the next delivery
+            return  # the log says so at the next delivery
         if last is None or not isinstance(last.record, End):
             return
         if not held.note_end():
@@ -106,7 +106,7 @@ class Settler:
         self, held: HeldRequest, reason: FinishReason, message: str | None = None
     ) -> None:
         """End a held request that cannot go on, and settle that. Raises BrokerError."""
-        end = End(0, reason, self._worker_id, message, cost=held.cost.tell(time.monotonic()))
+        end = End(0, reason, self._worker_id, message, cost=held.cost.report(time.monotonic()))
         await self._ownership.end(held.rid, end)
         self._metrics.note_end(reason)
         self._drop_ended(held)
@@ -167,7 +167,7 @@ class Settler:
             held.has_progressed,
             has_crashed,
             pinned,
-            cost=held.cost.tell(time.monotonic()),
+            cost=held.cost.report(time.monotonic()),
             pages=self._pages(),
             num_cached_tokens=held.num_cached_tokens,
         )

@@ -19,7 +19,7 @@ _MAX_CHOICES = 4  # of a request, whose path is looked up
 
 @dataclass(frozen=True, slots=True)
 class RecentRequest:
-    """What is told of it: no text of it, and nothing that would name its client's key."""
+    """What is shown of it: no text of it, and nothing that would name its client's key."""
 
     group_id: str
     rids: tuple[str, ...]  # of its choices, the first of them

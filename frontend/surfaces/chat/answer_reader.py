@@ -1,4 +1,4 @@
-"""The text of one choice as OpenAI's chat API tells it: content, reasoning, tool calls."""
+"""The text of one choice as OpenAI's chat API sends it: content, reasoning, tool calls."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from shared.protocol.finish import FinishReason
 
 
 class AnswerReader:
-    """Parses what is taken from a stream, and keeps the stream's mark at what has been told."""
+    """Parses what is taken from a stream, and keeps the stream's mark at what has been sent."""
 
     def __init__(self, stream: TextStream) -> None:
         assert stream.reply.answer is not None
         self._stream = stream
         self._tools = stream.reply.answer.tools
-        self._num_told = len(stream.skipped)
-        self._parser = answer_parser(stream.reply.answer, num_told=self._num_told)
+        self._num_emitted = len(stream.skipped)
+        self._parser = answer_parser(stream.reply.answer, num_emitted=self._num_emitted)
         self._parser.feed(stream.skipped)
-        self._told_checksum = stream.mark.checksum
+        self._emitted_checksum = stream.mark.checksum
         self._num_reasoning_tokens: int | None = None  # once they are known
 
     def read(self, text: str) -> ChatDelta:
@@ -63,7 +63,7 @@ class AnswerReader:
 
     @property
     def num_reasoning_tokens(self) -> int | None:
-        """How many of the tokens so far are reasoning; None where nobody can tell."""
+        """How many of the tokens so far are reasoning; None where nobody can know."""
         if self._num_reasoning_tokens is not None:
             return self._num_reasoning_tokens
         num_tokens = num_reasoning_tokens(self._parser, self._stream)
@@ -80,12 +80,12 @@ class AnswerReader:
         return delta
 
     def _set_mark(self) -> None:
-        """A client is never told to be before where it is."""
+        """A client is never sent back to before where it is."""
         parser = self._parser
-        if parser.num_read >= self._num_told:
+        if parser.num_read >= self._num_emitted:
             self._stream.hold_back(parser.num_read, parser.checksum)
         else:
-            self._stream.hold_back(self._num_told, self._told_checksum)
+            self._stream.hold_back(self._num_emitted, self._emitted_checksum)
 
     def _finish_reason(self) -> str:
         reason = end_reason(self._stream)

@@ -21,8 +21,8 @@ from frontend.text.event_writer import (
     end_reason,
     head_of,
     prompt_ids_field,
+    reports_more_than_text,
     stop_fields,
-    tells_more_than_text,
     token_ids_field,
     usage_tail,
 )
@@ -52,11 +52,11 @@ class ChatEvents:
             self._head + b'{"index":%d,"delta":{"content":' % i for i in range(len(streams))
         ]
         self._after_text = b'},"logprobs":null,"finish_reason":null}' + usage_tail(streams)
-        self._tells_more = tells_more_than_text(reply, texts)
+        self._reports_more = reports_more_than_text(reply, texts)
 
     @property
     def _num_reasoning(self) -> int | None:
-        """Tokens of all choices so far; None where it cannot be told of one, or nothing thinks."""
+        """Tokens of all choices so far; None where it is unknown of one, or nothing thinks."""
         answer = self._reply.answer
         if answer is None or answer.reasoning is None or self._reply.num_beams:
             return None
@@ -86,17 +86,17 @@ class ChatEvents:
         if self._readers:
             return self._parsed(stream, text)
         head = self._before_text[stream.reply.choice_idx] + encode_json(text)
-        if not self._tells_more:
+        if not self._reports_more:
             return head + self._after_text
-        tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        tokens = stream.emit_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
         return head + b"}" + self._rest(stream, tokens, None)
 
     def _parsed(self, stream: TextStream, text: str) -> bytes:
         """The parts of an answer that is more than content."""
         delta = self._readers[stream.reply.choice_idx].read(text)
         tokens = slice(0, 0)
-        if self._tells_more:
-            tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        if self._reports_more:
+            tokens = stream.emit_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
         if delta == NO_DELTA and tokens.start == tokens.stop:
             return b""
         return self._delta(stream, delta) + self._rest(stream, tokens, None)
@@ -110,7 +110,7 @@ class ChatEvents:
         delta, reason = NO_DELTA, end_reason(stream)
         if self._readers:
             delta, reason = self._readers[stream.reply.choice_idx].finish()
-        return self._delta(stream, delta) + self._rest(stream, stream.tell_tokens(), reason)
+        return self._delta(stream, delta) + self._rest(stream, stream.emit_tokens(), reason)
 
     def closing(self) -> list[bytes]:
         if not self._reply.include_usage:

@@ -154,21 +154,23 @@ class ChatRequests:
             logprobs=named_ids(body, _logprob_options(body), model.card.vocab_size),
         )
         prompts = await self._prompts(caller, model, chat)
-        tells_all = use is not None or sampling.params.grammar is None
+        may_separate = use is not None or sampling.params.grammar is None
 
-        def answer_format(*, tells_reasoning: bool) -> AnswerFormat | None:
+        def answer_format(*, separates_reasoning: bool) -> AnswerFormat | None:
             return _common(
                 [
                     self._answer_format(
-                        model, each.messages, body, use, prompt.token_ids, tells_reasoning
+                        model, each.messages, body, use, prompt.token_ids, separates_reasoning
                     )
                     for each, prompt in zip(chat.conversations, prompts, strict=True)
                 ]
             )
 
-        answer = answer_format(tells_reasoning=tells_all and body.separate_reasoning is not False)
+        answer = answer_format(
+            separates_reasoning=may_separate and body.separate_reasoning is not False
+        )
         if wanted is not None:
-            thought = answer_format(tells_reasoning=tells_all)
+            thought = answer_format(separates_reasoning=may_separate)
             sampling = with_budget(sampling, wanted, thought, model)
         return Job(
             surface=Surface.CHAT,
@@ -234,10 +236,12 @@ class ChatRequests:
         body: ChatFields,
         use: ToolUse | None,
         token_ids: list[int],
-        tells_reasoning: bool,
+        separates_reasoning: bool,
     ) -> AnswerFormat | None:
         """None when all that the model says is content."""
-        answer = self._styles.answer_format(model, use, token_ids, tells_reasoning=tells_reasoning)
+        answer = self._styles.answer_format(
+            model, use, token_ids, separates_reasoning=separates_reasoning
+        )
         if answer is None:
             return None
         is_inside = answer.begins_in_reasoning
@@ -290,8 +294,8 @@ class ChatRequests:
         declared = [] if use is None else use.declared
         messages = for_template(model.chat_template(), messages, declared, tools)
         if declared:
-            told = declared_to(model.chat_template(), declared)
-            template_kwargs = {**template_kwargs, "tools": told}
+            described = declared_to(model.chat_template(), declared)
+            template_kwargs = {**template_kwargs, "tools": described}
         if body.documents:
             if not model.chat_template().knows_documents:
                 raise InvalidRequest(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from frontend.surfaces.classes.class_answer import ClassList, PooledList, PooledVector, TextClass
-from frontend.surfaces.embeddings.embedding_events import rows_of, told_vector, vector_of
+from frontend.surfaces.embeddings.embedding_events import encoded_vector, rows_of, vector_of
 from frontend.surfaces.embeddings.pooled_events import PooledEvents
 from frontend.text.event_writer import public_id
 from frontend.text.text_stream import TextStream
@@ -31,8 +31,8 @@ class PoolingEvents(PooledEvents):
         }
 
     def _object(self, stream: TextStream) -> PooledVector | TextClass:
-        told = told_vector(stream)
-        data = told if isinstance(told, str) else _by_token(stream, told)
+        vector = encoded_vector(stream)
+        data = vector if isinstance(vector, str) else _by_token(stream, vector)
         return PooledVector(object="pooling", index=stream.reply.choice_idx, data=data)
 
 
@@ -47,7 +47,7 @@ class ClassEvents(PoolingEvents):
         return ClassList(**self._members(streams))
 
     def _object(self, stream: TextStream) -> TextClass:
-        """A class as it is told: of equally likely labels the first."""
+        """A class as the answer names it: of equally likely labels the first."""
         probs = vector_of(stream)
         has_label = len(probs) == len(self._labels)
         return TextClass(

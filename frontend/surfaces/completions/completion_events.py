@@ -12,8 +12,8 @@ from frontend.text.event_writer import (
     end_reason,
     head_of,
     prompt_ids_field,
+    reports_more_than_text,
     stop_fields,
-    tells_more_than_text,
     token_ids_field,
     usage_tail,
 )
@@ -44,7 +44,7 @@ class CompletionEvents:
         self._head = head[:-1] + b',"choices":['
         self._before_text = [self._head + b'{"index":%d,"text":' % i for i in range(len(streams))]
         self._after_text = b',"logprobs":null,"finish_reason":null}' + usage_tail(streams)
-        self._tells_more = tells_more_than_text(reply, texts)
+        self._reports_more = reports_more_than_text(reply, texts)
 
     def opening(self) -> list[bytes]:
         return [
@@ -60,16 +60,16 @@ class CompletionEvents:
 
     def text(self, stream: TextStream, text: str) -> bytes:
         before = self._before_text[stream.reply.choice_idx]
-        if not self._tells_more:
+        if not self._reports_more:
             return before + encode_json(text) + self._after_text
-        tokens = stream.tell_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
+        tokens = stream.emit_tokens(None if self._texts is None else MAX_EVENT_LOGPROBS)
         head = before + encode_json(_late_echo(stream, tokens) + text)
         token_ids = token_ids_field(stream, tokens)
         return head + self._rest(stream, self._logprobs(stream, tokens), None, token_ids)
 
     def finish(self, stream: TextStream) -> bytes:
-        has_news = stream.num_untold or not stream.told_position
-        tokens = stream.tell_tokens()
+        has_news = stream.num_pending or not stream.emitted_position
+        tokens = stream.emit_tokens()
         logprobs = self._logprobs(stream, tokens) if has_news else None
         echo = encode_json(_late_echo(stream, tokens))
         head = self._before_text[stream.reply.choice_idx] + echo
@@ -158,7 +158,7 @@ class CompletionEvents:
                 }
 
     def _kept(self, texts: Sequence[str]) -> list[tuple[TextStream, str]]:
-        """The choices that are told, with their texts: all, or of each prompt the likeliest."""
+        """The choices that are returned, with their texts: all, or of each prompt the likeliest."""
         choices = list(zip(self._streams, texts, strict=True))
         reply = self._reply
         if not reply.num_kept:

@@ -30,11 +30,11 @@ class EmbeddingEvents(PooledEvents):
 
     def _object(self, stream: TextStream) -> Embedding:
         return Embedding(
-            object="embedding", index=stream.reply.choice_idx, embedding=told_vector(stream)
+            object="embedding", index=stream.reply.choice_idx, embedding=encoded_vector(stream)
         )
 
 
-def told_vector(stream: TextStream) -> list[float] | str:
+def encoded_vector(stream: TextStream) -> list[float] | str:
     """The vector of an input that has been embedded, in the format that was asked for."""
     if stream.reply.encoding_format is EncodingFormat.BASE64:
         return base64.b64encode(_bytes_of(stream)).decode()
@@ -67,16 +67,16 @@ class OllamaEmbedEvents:
         self._generation = generation
 
     def opening(self) -> list[bytes]:
-        raise AssertionError("it is told in one piece")
+        raise AssertionError("it is sent in one piece")
 
     def text(self, stream: TextStream, text: str) -> bytes:
-        raise AssertionError("it is told in one piece")
+        raise AssertionError("it is sent in one piece")
 
     def finish(self, stream: TextStream) -> bytes:
-        raise AssertionError("it is told in one piece")
+        raise AssertionError("it is sent in one piece")
 
     def closing(self) -> list[bytes]:
-        raise AssertionError("it is told in one piece")
+        raise AssertionError("it is sent in one piece")
 
     def whole(self, texts: Sequence[str]) -> bytes:
         streams = self._generation.streams

@@ -50,7 +50,7 @@ class GenerateEvents:
 
     def _piece(self, stream: TextStream, text: str, *, finished: bool) -> GeneratedText:
         limit = None if self._texts is None or finished else MAX_EVENT_LOGPROBS
-        return self._object(stream, text, stream.tell_tokens(limit), finished=finished)
+        return self._object(stream, text, stream.emit_tokens(limit), finished=finished)
 
     def _object(
         self, stream: TextStream, text: str, tokens: slice, *, finished: bool

@@ -28,21 +28,21 @@ class GrowingEvents:
         self._is_list = len(streams) > 1 or streams[0].reply.is_list
         self._so_far = [SoFar() for _ in streams]
         for stream in streams:
-            if stream.told_position:
-                self._add(stream, stream.skipped, slice(0, stream.told_position))
+            if stream.emitted_position:
+                self._add(stream, stream.skipped, slice(0, stream.emitted_position))
 
     def opening(self) -> list[bytes]:
         return []
 
     def text(self, stream: TextStream, text: str) -> bytes:
         limit = None if self._texts is None else MAX_EVENT_LOGPROBS
-        self._add(stream, text, stream.tell_tokens(limit))
+        self._add(stream, text, stream.emit_tokens(limit))
         if not self._so_far[stream.reply.choice_idx].is_due:
             return b""
         return self._event(stream, finished=False)
 
     def finish(self, stream: TextStream) -> bytes:
-        self._add(stream, "", stream.tell_tokens())
+        self._add(stream, "", stream.emit_tokens())
         return self._event(stream, finished=True)
 
     def closing(self) -> list[bytes]:

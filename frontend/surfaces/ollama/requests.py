@@ -1,4 +1,4 @@
-"""Bodies of /api/chat, /api/generate and /api/embed to jobs, whose answers Ollama's words tell.
+"""Bodies of /api/chat, /api/generate and /api/embed to jobs, whose answers are in Ollama's format.
 
 `options`, `format` and `think` become fields of a chat or a completion.
 """
@@ -112,7 +112,7 @@ class OllamaCompletions:
         completion = {**fields, "prompt": body.prompt, "suffix": body.suffix}
         with renamed_errors(_renamed):
             job = await self._completions.job(completion, caller)
-        return _told(job, Surface.OLLAMA_GENERATE)
+        return _named_as_in_body(job, Surface.OLLAMA_GENERATE)
 
 
 class OllamaEmbeddings:
@@ -139,7 +139,7 @@ class OllamaEmbeddings:
 async def chat_job(
     chats: ChatRequests, chat: Chat, body: OllamaFields, surface: Surface, caller: Caller
 ) -> Job:
-    """The job of a chat, told in Ollama's words. Raises RequestError."""
+    """The job of a chat, with errors in Ollama's names. Raises RequestError."""
     with renamed_errors(lambda text: _renamed(text, surface)):
         job = await chats.job_of(chat, caller)
     if body.think and (job.answer is None or job.answer.reasoning is None):
@@ -148,10 +148,10 @@ async def chat_job(
             f"is {body.think!r}, and this answer has no reasoning: the model does not think "
             "aloud, or 'format' is kept from its first token on",
         )
-    return _told(job, surface)
+    return _named_as_in_body(job, surface)
 
 
-def _told(job: Job, surface: Surface) -> Job:
+def _named_as_in_body(job: Job, surface: Surface) -> Job:
     """What is found wrong later is named as it stands in Ollama's body, too."""
     sampling = msgspec.structs.replace(
         job.sampling,

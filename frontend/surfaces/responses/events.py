@@ -92,10 +92,10 @@ class ResponseEvents:
     def more(self) -> list[NamedEvent]:
         """What the tokens add that came since the last call; with the finish, all that is left.
 
-        Raises InternalError when tokens and text do not fit: nobody is told what is not so.
+        Raises InternalError when tokens and text do not fit: nobody is sent what is not so.
         """
         stream = self._stream
-        tokens = stream.tell_tokens()
+        tokens = stream.emit_tokens()
         pieces = self._pieces.add(stream.token_ids[tokens])
         if stream.finish is not None:
             pieces += self._pieces.finish()
@@ -105,9 +105,9 @@ class ResponseEvents:
         for piece in pieces:
             changes += self._output.add(piece.text, piece.tokens.stop)
         if stream.finish is None:
-            return [event for change in changes for event in self._told(change)]
+            return [event for change in changes for event in self._events_of(change)]
         changes += self._output.finish(stream.finish, stream.position)
-        events = [event for change in changes for event in self._told(change)]
+        events = [event for change in changes for event in self._events_of(change)]
         response = self.response()
         return [*events, self._event(_LAST[response.status], response=response)]
 
@@ -125,7 +125,7 @@ class ResponseEvents:
             "" if error is None else error.message,
         )
 
-    def _told(self, change: Change) -> list[NamedEvent]:
+    def _events_of(self, change: Change) -> list[NamedEvent]:
         match change:
             case Grown(item, text, logprobs):
                 return [self._delta(item, text, logprobs)]

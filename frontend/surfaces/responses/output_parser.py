@@ -54,7 +54,7 @@ class OutputParser:
         self._style = None if answer is None else answer.tools
         self._parser = None if answer is None else answer_parser(answer)
         self._logprobs = logprobs
-        self._num_told = 0  # tokens
+        self._num_emitted = 0  # tokens
         self._num_thought = 0  # tokens, up to the end of the piece with the closing mark
         self.items: list[OutputItem] = []
 
@@ -141,5 +141,5 @@ class OutputParser:
 
     def _take_logprobs(self, item: OutputItem, num_tokens: int) -> _Logprobs:
         """Takes those of tokens that no item has yet; only messages show them."""
-        tokens, self._num_told = slice(self._num_told, num_tokens), num_tokens
+        tokens, self._num_emitted = slice(self._num_emitted, num_tokens), num_tokens
         return self._logprobs(tokens) if item.kind is ItemKind.MESSAGE else []

@@ -164,7 +164,7 @@ class ResponseRequests:
         conversation = await self._conversation(body.conversation, caller)
         items, prompt = await self._prompt(body, items, conversation, use, model, caller)
         answer = self._styles.answer_format(
-            model, use, prompt.token_ids, tells_reasoning=use is not None or grammar is None
+            model, use, prompt.token_ids, separates_reasoning=use is not None or grammar is None
         )
         sampling = with_budget(sampling, thinking_budget(body), answer, model)
         return Job(
@@ -314,7 +314,7 @@ def check_metadata(given: dict[str, str] | None) -> None:
 
 
 def _num_top(body: ResponseBody) -> int | None:
-    """Logprobs are told to who names them in `include`, or wants alternatives."""
+    """Logprobs are sent to who names them in `include`, or wants alternatives."""
     if body.top_logprobs or LOGPROBS in (body.include or ()):
         return body.top_logprobs or 0
     return None

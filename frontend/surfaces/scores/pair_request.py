@@ -67,7 +67,7 @@ class PairJobs:
         pairs: Sequence[Pair],
         *,
         top_n: int = 0,
-        tells_texts: bool = False,
+        returns_texts: bool = False,
     ) -> Job:
         """Raises RequestError."""
         name = required_model(fields.model)
@@ -77,7 +77,7 @@ class PairJobs:
         pooling = _pooling(fields, model.card)
         assert model.card.score is not None, "it is what the pooling was made of"
         prompts = await self._prompts(caller, fields, model, pairs)
-        if tells_texts:
+        if returns_texts:
             prompts = [
                 replace(prompt, echo=pair.text) for prompt, pair in zip(prompts, pairs, strict=True)
             ]

@@ -54,7 +54,7 @@ class RerankRequests:
             body,
             _pairs(body),
             top_n=_top_n(body),
-            tells_texts=bool(body.return_documents),
+            returns_texts=bool(body.return_documents),
         )
 
 

@@ -9,8 +9,8 @@ from frontend.surfaces.tools.marked_answer import MarkedAnswer
 from shared.protocol.reply import AnswerFormat
 
 
-def answer_parser(answer: AnswerFormat, *, num_told: int = 0) -> AnswerParser:
+def answer_parser(answer: AnswerFormat, *, num_emitted: int = 0) -> AnswerParser:
     """Raises MalformedMessage for parsers that only a newer build has."""
     if AnswerParsers.of(answer).has_channels:
-        return ChannelAnswer(answer, num_told=num_told)
-    return MarkedAnswer(answer, num_told=num_told)
+        return ChannelAnswer(answer, num_emitted=num_emitted)
+    return MarkedAnswer(answer, num_emitted=num_emitted)

@@ -54,7 +54,7 @@ class AnswerDelta:
     def calls(self) -> list[CallDelta]:
         return [part for part in self.parts if isinstance(part, CallDelta)]
 
-    def tell(self, text: str, *, is_reasoning: bool) -> None:
+    def emit(self, text: str, *, is_reasoning: bool) -> None:
         """More text of one kind."""
         if not text:
             return
@@ -64,7 +64,7 @@ class AnswerDelta:
         else:
             self.parts.append(TextDelta(text, is_reasoning))
 
-    def tell_arguments(self, idx: int, text: str) -> None:
+    def emit_arguments(self, idx: int, text: str) -> None:
         """More of a call's arguments."""
         last = self.parts[-1] if self.parts else None
         if isinstance(last, CallDelta) and last.idx == idx:
@@ -81,7 +81,7 @@ class AnswerDelta:
 
 
 @contextmanager
-def _failures_told() -> Iterator[None]:
+def _failures_reported() -> Iterator[None]:
     """What goes wrong in a parser, which may be an operator's own, ends its request alone.
 
     Raises InternalError.
@@ -100,25 +100,25 @@ def _failures_told() -> Iterator[None]:
 class AnswerParser(abc.ABC):
     """One state machine for streamed and whole answers.
 
-    What it has told depends on the text so far, never on how that was cut into pieces. Text that
+    What it has emitted depends on the text so far, never on how that was cut into pieces. Text that
     may become a mark or the head of a call is not read yet: `num_read` and `checksum` describe
-    what was. A reader that was told of the first `num_told` characters hears of what follows them
-    only: the parser goes over the text again and stays silent until there.
+    what was. A reader that has had the first `num_emitted` characters gets what follows them only:
+    the parser goes over the text again and emits nothing until there.
     """
 
-    def __init__(self, answer: AnswerFormat, num_told: int, begin: Callable[[], bool]) -> None:
+    def __init__(self, answer: AnswerFormat, num_emitted: int, begin: Callable[[], bool]) -> None:
         """`begin`: the first state. Each reads what it can decide, and returns whether to go on at
         once: False when more text is needed.
         """
         self._answer = answer
-        self._num_told = num_told
+        self._num_emitted = num_emitted
         self._text = ""  # not read yet
         self.num_read = 0
         self.checksum = 0
         self._delta = AnswerDelta()
         self._num_calls = 0
         self._arguments: ArgumentReader = JsonArguments()
-        self._owed: CallDelta | None = None  # told with the next text that is read
+        self._owed: CallDelta | None = None  # emitted with the next text that is read
         self._owed_at = 0  # its place in `_delta`
         self._owed_behind = 0  # so much text
         self._at = 0  # in `_text`: everything before it has been read
@@ -128,17 +128,17 @@ class AnswerParser(abc.ABC):
     def feed(self, text: str) -> AnswerDelta:
         """Read more text."""
         self._text += text
-        with _failures_told():
+        with _failures_reported():
             while self._at < len(self._text) and self._state():
                 pass
-        return self._told()
+        return self._take_delta()
 
     def finish(self, *, is_cut: bool) -> AnswerDelta:
         """No more text comes. `is_cut`: not because the model had said all."""
-        with _failures_told():
+        with _failures_reported():
             self._end(is_cut=is_cut)
-        self._tell_owed()
-        return self._told()
+        self._emit_owed()
+        return self._take_delta()
 
     @property
     @abc.abstractmethod
@@ -152,15 +152,15 @@ class AnswerParser(abc.ABC):
 
     @abc.abstractmethod
     def _end(self, *, is_cut: bool) -> None:
-        """Tell what is left, or drop it."""
+        """Emit what is left, or drop it."""
 
     @abc.abstractmethod
     def _end_arguments(self) -> None:
         """The arguments of a call are whole: choose the next state."""
 
-    def _told(self) -> AnswerDelta:
+    def _take_delta(self) -> AnswerDelta:
         if self.num_read + self._at > self._owed_behind:
-            self._tell_owed()
+            self._emit_owed()
         read, self._text = self._text[: self._at], self._text[self._at :]
         self.num_read += len(read)
         self.checksum = zlib.crc32(read.encode(), self.checksum)
@@ -169,7 +169,7 @@ class AnswerParser(abc.ABC):
         self._owed_at = 0
         return delta
 
-    def _tell_owed(self) -> None:
+    def _emit_owed(self) -> None:
         if self._owed is not None:
             self._delta.parts.insert(self._owed_at, self._owed)
             self._owed = None
@@ -179,7 +179,7 @@ class AnswerParser(abc.ABC):
         call = CallDelta(self._num_calls, name, arguments or "")
         self._num_calls += 1
         self._at = at
-        if self.num_read + at > self._num_told:
+        if self.num_read + at > self._num_emitted:
             self._delta.parts.append(call)
         if arguments is not None:
             self._end_arguments()
@@ -189,41 +189,41 @@ class AnswerParser(abc.ABC):
 
     def _in_arguments(self) -> bool:
         begin = self._at
-        told, self._at = self._arguments.read(self._text, begin)
-        has_read = bool(told)
+        read, self._at = self._arguments.read(self._text, begin)
+        has_read = bool(read)
         if self._arguments.is_verbatim:
-            told = self._untold(begin, self._at)
+            read = self._new_text(begin, self._at)
         elif self._at == begin:
-            self._owe(told)
-            told = ""
-        elif self.num_read + self._at <= self._num_told:
-            told = ""
-        if told:
-            self._delta.tell_arguments(self._num_calls - 1, told)
+            self._owe(read)
+            read = ""
+        elif self.num_read + self._at <= self._num_emitted:
+            read = ""
+        if read:
+            self._delta.emit_arguments(self._num_calls - 1, read)
         if self._arguments.is_closed:
             self._end_arguments()
         return has_read
 
-    def _owe(self, told: str) -> None:
-        """Something else closes arguments, and is not read with them: who was told of all text so
-        far was not told of that.
+    def _owe(self, arguments: str) -> None:
+        """Something else closes arguments, and is not read with them: who has had all text so
+        far has not had that.
         """
-        self._tell_owed()  # of the call before, behind which more was read
-        if told and self.num_read + self._at >= self._num_told:
-            self._owed = CallDelta(self._num_calls - 1, arguments=told)
+        self._emit_owed()  # of the call before, behind which more was read
+        if arguments and self.num_read + self._at >= self._num_emitted:
+            self._owed = CallDelta(self._num_calls - 1, arguments=arguments)
             self._owed_at = len(self._delta.parts)
             self._owed_behind = self.num_read + self._at
 
-    # What is told of the text from `_at` on, to an end.
+    # What is emitted of the text from `_at` on, to an end.
 
-    def _tell_content(self, end: int) -> None:
-        self._delta.tell(self._untold(self._at, end), is_reasoning=False)
+    def _emit_content(self, end: int) -> None:
+        self._delta.emit(self._new_text(self._at, end), is_reasoning=False)
         self._at = end
 
-    def _tell_reasoning(self, end: int) -> None:
+    def _emit_reasoning(self, end: int) -> None:
         if not self._answer.hides_reasoning:
-            self._delta.tell(self._untold(self._at, end), is_reasoning=True)
+            self._delta.emit(self._new_text(self._at, end), is_reasoning=True)
         self._at = end
 
-    def _untold(self, begin: int, end: int) -> str:
-        return self._text[max(begin, self._num_told - self.num_read) : end]
+    def _new_text(self, begin: int, end: int) -> str:
+        return self._text[max(begin, self._num_emitted - self.num_read) : end]

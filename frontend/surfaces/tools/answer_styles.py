@@ -65,14 +65,14 @@ class AnswerStyles:
         use: ToolUse | None,
         prompt_ids: list[int],
         *,
-        tells_reasoning: bool,
+        separates_reasoning: bool,
     ) -> AnswerFormat | None:
         """None when all that the model says is content.
 
         Raises UnsupportedParameter or InvalidRequest.
         """
         template = model.chat_template()
-        reasoning = self.reasoning(template) if tells_reasoning else None
+        reasoning = self.reasoning(template) if separates_reasoning else None
         if use is None and reasoning is None:
             return None
         is_inside, end_id = False, None

@@ -26,16 +26,16 @@ class ChannelAnswer(AnswerParser):
     end is, too; one that the answer ends in says nothing.
     """
 
-    def __init__(self, answer: AnswerFormat, *, num_told: int = 0) -> None:
+    def __init__(self, answer: AnswerFormat, *, num_emitted: int = 0) -> None:
         begin = self._in_message if answer.begins_in_reasoning else self._begin
-        super().__init__(answer, num_told, begin)
+        super().__init__(answer, num_emitted, begin)
         tools, reasoning = AnswerParsers.of(answer)
         self._has_calls = tools is not None and tools.has_channels
-        self._tells_thoughts = reasoning is not None
+        self._separates_thoughts = reasoning is not None
         self._is_thought = answer.begins_in_reasoning  # of the message
         self._has_ended_thought = False
-        self._is_new = False  # nothing of the message was told yet
-        self._has_told = {True: answer.begins_in_reasoning, False: False}  # by `_is_thought`
+        self._is_new = False  # nothing of the message was emitted yet
+        self._has_emitted = {True: answer.begins_in_reasoning, False: False}  # by `_is_thought`
 
     @property
     def is_thinking(self) -> bool:
@@ -48,7 +48,7 @@ class ChannelAnswer(AnswerParser):
             if name:
                 self._open_call(name, end, "{}", JsonArguments())
         elif self._state == self._in_message or not self._is_dropped(is_cut=is_cut):
-            self._tell(end)
+            self._emit(end)
         self._at = end
 
     def _is_dropped(self, *, is_cut: bool) -> bool:
@@ -94,13 +94,13 @@ class ChannelAnswer(AnswerParser):
             if len(self._text) - at < longest:
                 return False
             self._enter_message(is_thought=False)
-            self._tell(at + channels.MAX_HEADER)
+            self._emit(at + channels.MAX_HEADER)
             return True
         header, begin = self._header(end), end + len(_BODY)
         if name := self._function(header.recipient):
             return self._begin_call(name, begin)
         self._at = begin
-        self._enter_message(is_thought=header.channel == "analysis" and self._tells_thoughts)
+        self._enter_message(is_thought=header.channel == "analysis" and self._separates_thoughts)
         return True
 
     def _begin_call(self, name: str, begin: int) -> bool:
@@ -121,7 +121,7 @@ class ChannelAnswer(AnswerParser):
     def _in_message(self) -> bool:
         marks = (*_HEADERS, *_ENDS)
         end, mark = self._next_mark(marks)
-        self._tell(end)
+        self._emit(end)
         if mark:
             self._end_message(mark)
         return bool(mark)
@@ -130,7 +130,7 @@ class ChannelAnswer(AnswerParser):
         self._state = self._behind_arguments
 
     def _behind_arguments(self) -> bool:
-        """What else the message to a function has is not told."""
+        """What else the message to a function has is dropped."""
         self._at, mark = self._next_mark((*_HEADERS, *_ENDS))
         if mark:
             self._end_message(mark)
@@ -175,16 +175,16 @@ class ChannelAnswer(AnswerParser):
             self._at += len(mark)
             self._leave_message(self._between)
 
-    def _tell(self, end: int) -> None:
+    def _emit(self, end: int) -> None:
         if end == self._at:
             return
-        if self._is_new and self._has_told[self._is_thought]:
-            is_untold = self.num_read + self._at >= self._num_told
-            if is_untold and not (self._is_thought and self._answer.hides_reasoning):
-                self._delta.tell(_BETWEEN, is_reasoning=self._is_thought)
+        if self._is_new and self._has_emitted[self._is_thought]:
+            is_new = self.num_read + self._at >= self._num_emitted
+            if is_new and not (self._is_thought and self._answer.hides_reasoning):
+                self._delta.emit(_BETWEEN, is_reasoning=self._is_thought)
         self._is_new = False
-        self._has_told[self._is_thought] = True
+        self._has_emitted[self._is_thought] = True
         if self._is_thought:
-            self._tell_reasoning(end)
+            self._emit_reasoning(end)
         else:
-            self._tell_content(end)
+            self._emit_content(end)

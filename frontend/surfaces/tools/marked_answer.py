@@ -1,4 +1,4 @@
-"""The visible text of an answer, told apart by marks: those of reasoning, and those of calls."""
+"""The visible text of an answer, split by marks: those of reasoning, and those of calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shared.protocol.reply import AnswerFormat
 class MarkedAnswer(AnswerParser):
     """An answer whose reasoning and calls stand between marks, amid content."""
 
-    def __init__(self, answer: AnswerFormat, *, num_told: int = 0) -> None:
+    def __init__(self, answer: AnswerFormat, *, num_emitted: int = 0) -> None:
         self._parser, self._thought = AnswerParsers.of(answer)
         begin = self._begin_body
         if self._thought is not None:
             begin = self._begin_reasoning if answer.begins_in_reasoning else self._begin
-        super().__init__(answer, num_told, begin)
+        super().__init__(answer, num_emitted, begin)
         self._call: CallHead | None = None  # the last one
         self._tail: Tail | None = None
 
@@ -27,9 +27,9 @@ class MarkedAnswer(AnswerParser):
         if (is_cut and self._has_open_head) or self._state == self._in_arguments:
             self._at = len(self._text)
         if self.is_thinking:
-            self._tell_reasoning(len(self._text))
+            self._emit_reasoning(len(self._text))
         else:
-            self._tell_content(len(self._text))
+            self._emit_content(len(self._text))
 
     @property
     def _has_open_head(self) -> bool:
@@ -78,10 +78,10 @@ class MarkedAnswer(AnswerParser):
         found = [(end, mark) for mark in marks if (end := self._text.find(mark, self._at)) >= 0]
         if not found:
             may_end = min(possible_mark(self._text, self._at, mark) for mark in marks)
-            self._tell_reasoning(self._before_space(may_end))
+            self._emit_reasoning(self._before_space(may_end))
             return False
         end, mark = min(found)
-        self._tell_reasoning(self._before_space(end))
+        self._emit_reasoning(self._before_space(end))
         self._at = end + len(mark)
         self._state = self._after_reasoning
         return True
@@ -101,7 +101,7 @@ class MarkedAnswer(AnswerParser):
         return self._go_on_with(head)
 
     def _go_on_with(self, head: Head) -> bool:
-        """A call, or content, or nobody can tell yet."""
+        """A call, or content, or not decided yet."""
         if head is None:
             return False
         if isinstance(head, CallHead):
@@ -111,7 +111,7 @@ class MarkedAnswer(AnswerParser):
         return True
 
     def _in_content(self) -> bool:
-        self._tell_content(len(self._text))
+        self._emit_content(len(self._text))
         return False
 
     @property
@@ -125,16 +125,16 @@ class MarkedAnswer(AnswerParser):
             return self._in_content()
         begin = self._text.find(mark, self._at)
         if begin < 0:
-            self._tell_content(self._before_space(possible_mark(self._text, self._at, mark)))
+            self._emit_content(self._before_space(possible_mark(self._text, self._at, mark)))
             return False
-        self._tell_content(self._before_space(begin))
+        self._emit_content(self._before_space(begin))
         head = self._head_at(begin + len(mark))
         if head is None:
             return False
         if isinstance(head, CallHead):
             self._begin_call(head)
         else:
-            self._tell_content(begin + len(mark))
+            self._emit_content(begin + len(mark))
         return True
 
     def _head_at(self, at: int) -> Head:

@@ -63,10 +63,10 @@ def for_template(
 ) -> list[dict[str, Any]]:
     """Messages as this template can take them.
 
-    `declared`: tools that the model is told of; `parser`: of the calls that it may write.
+    `declared`: tools that the model may call; `parser`: of the calls that it may write.
     """
     if not template.knows_tools:
-        messages = told_in_words(messages, declared, parser or PlainJson())
+        messages = described_in_text(messages, declared, parser or PlainJson())
     elif template.tool_parser is not None:
         own = template.tool_parser
         messages = own.messages(messages, template.source)
@@ -85,7 +85,7 @@ def declared_to(template: ChatTemplate, declared: list[dict[str, Any]]) -> list[
     return declared if form is None else form.declared(declared)
 
 
-def told_in_words(
+def described_in_text(
     messages: list[dict[str, Any]], tools: list[dict[str, Any]], parser: ToolParser
 ) -> list[dict[str, Any]]:
     """Messages for a chat template that knows no tools: they stand in the system message."""
@@ -97,10 +97,10 @@ def told_in_words(
     )
     if not tools:
         words = ""
-    told = [_in_words(message) for message in messages]
-    if words and told[0]["role"] in ("system", "developer"):
-        return [{**told[0], "content": f"{told[0]['content']}\n\n{words}"}, *told[1:]]
-    return [{"role": "system", "content": words}, *told] if words else told
+    plain = [_in_words(message) for message in messages]
+    if words and plain[0]["role"] in ("system", "developer"):
+        return [{**plain[0], "content": f"{plain[0]['content']}\n\n{words}"}, *plain[1:]]
+    return [{"role": "system", "content": words}, *plain] if words else plain
 
 
 def _in_words(message: dict[str, Any]) -> dict[str, Any]:

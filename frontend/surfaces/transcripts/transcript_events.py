@@ -36,7 +36,7 @@ class TranscriptEvents:
         return []
 
     def text(self, stream: TextStream, text: str) -> bytes:
-        tokens = stream.tell_tokens()
+        tokens = stream.emit_tokens()
         self._fold(tokens.start)  # what a client has that resumes
         delta = self._fold(tokens.stop)
         return encode_json(TranscriptDelta(delta=delta)) if delta else b""
@@ -60,11 +60,11 @@ class TranscriptEvents:
             case TranscriptFormat.SRT:
                 cues = "\n".join(
                     f"{number}\n{_cue(each, ',', self._text_of(each))}"
-                    for number, each in enumerate(self._told, start=1)
+                    for number, each in enumerate(self._spoken, start=1)
                 )
                 return cues.encode()
             case TranscriptFormat.VTT:
-                parts = [_cue(each, ".", self._text_of(each)) for each in self._told]
+                parts = [_cue(each, ".", self._text_of(each)) for each in self._spoken]
                 return "\n".join(["WEBVTT\n", *parts]).encode()
 
     def _fold(self, end: int) -> str:
@@ -82,7 +82,7 @@ class TranscriptEvents:
         return HeardUsage(seconds=self._reply.seconds)
 
     @property
-    def _told(self) -> list[Segment]:
+    def _spoken(self) -> list[Segment]:
         """Those that say something."""
         return [each for each in self._transcript.segments if self._text_of(each)]
 
@@ -108,7 +108,7 @@ class TranscriptEvents:
                     tokens=list(each.token_ids),
                     temperature=self._reply.temperature,
                 )
-                for idx, each in enumerate(self._told)
+                for idx, each in enumerate(self._spoken)
             ],
         )
 

@@ -498,7 +498,7 @@ def test_arguments_that_something_else_closes_are_told_once(
     so_far = Answer()
     for char in head + rest:
         so_far.add(parser.feed(char))
-        resumed = answer_parser(answer, num_told=parser.num_read)
+        resumed = answer_parser(answer, num_emitted=parser.num_read)
         told = Answer(so_far.reasoning, so_far.content, list(so_far.calls))
         told.add(resumed.feed(head + rest))
         told.add(resumed.finish(is_cut=False))
@@ -643,7 +643,7 @@ def test_the_pieces_do_not_matter_and_any_event_can_be_resumed_from(
             so_far.add(parser.finish(is_cut=is_cut))
         else:
             so_far.add(parser.feed(piece))
-        again = answer_parser(answer, num_told=parser.num_read)
+        again = answer_parser(answer, num_emitted=parser.num_read)
         rest = Answer(so_far.reasoning, so_far.content, list(so_far.calls))
         for other in data.draw(st.sampled_from([[text], list(text)])):
             rest.add(again.feed(other))

@@ -107,11 +107,11 @@ async def test_many_tokens_at_once_are_told_in_several_events(stack: Stack) -> N
         told = [event for event in events if event.data != "[DONE]" and content_of([event])]
         assert [len(content_of([event])) for event in told] == [256, 256, 88]
         rid = events[0].event_id.split(".")[0]
-        for num_seen, num_told in ((1, 256), (2, 512)):
+        for num_seen, num_emitted in ((1, 256), (2, 512)):
             headers = {"Last-Event-ID": told[num_seen - 1].event_id}
             async with client.stream("GET", f"/v1/streams/{rid}", headers=headers) as response:
                 rest = [event async for event in sse_events(response)]
-            assert content_of(rest) == expected[num_told:]
+            assert content_of(rest) == expected[num_emitted:]
             assert "".join(event.text for event in rest) == "x" * 600
 
 

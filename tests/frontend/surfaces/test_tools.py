@@ -150,8 +150,8 @@ async def test_a_stream_resumes_after_every_event_and_equals_the_whole(
     assert answer["choices"][0]["message"]["reasoning"] == expected["reasoning_content"]
     if with_logprobs:
         told = [event.json["choices"][0]["logprobs"] for event in events[:-1]]
-        num_told = sum(len(each["content"]) for each in told if each)
-        assert num_told == len(pieces(TEXT))
+        num_emitted = sum(len(each["content"]) for each in told if each)
+        assert num_emitted == len(pieces(TEXT))
 
 
 @pytest.mark.integration

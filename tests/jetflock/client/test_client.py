@@ -121,7 +121,7 @@ async def test_a_lost_event_is_fetched(client: Client, service: ScriptedService)
         await story.accept()
         if not story.is_resumed:
             await story.tell(2)
-            story.num_told += 1
+            story.num_emitted += 1
         await story.rest()
 
     service.script = lose_the_third

@@ -84,10 +84,10 @@ async def test_prefixes_are_told_once_there_is_another_worker() -> None:
             await eventually(lambda: first.prefixes.best_other(chain) == ("second", 3))
         wire.alive = ["first"]
         await first.reporter.look()
-        num_told = len(wire.notices)
+        num_emitted = len(wire.notices)
         first.prefixes.note(PrefixChain(b"m", bytes(4 * BLOCK_TOKENS)))
         await time_to_err(0.1)
-        assert len(wire.notices) == num_told
+        assert len(wire.notices) == num_emitted
 
 
 async def test_what_waits_for_another_worker_has_a_bound() -> None:

@@ -23,7 +23,7 @@ from tests.worker.claims.test_claimer import make_claimer, take_by
 from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
 from tests.worker.running_worker import output_of, running_worker
 from worker.claims.claim_steps import OtherWeights, Over, Postponed, Taken
-from worker.claims.earlier_records import pin_told, possible_pins
+from worker.claims.earlier_records import possible_pins, recorded_pin
 from worker.held.delivery import Delivery
 from worker.held.held_request import LoggedOutput
 
@@ -261,15 +261,15 @@ def test_a_pin_is_waited_for_from_the_last_time_that_somebody_could_go_on() -> N
     old, new = make_claim(request, "w", revision=OLD), make_claim(request, "w", revision=NEW)
     told = Release(0, "w", pinned=OLD)
 
-    def told_at(*records: OwnershipRecord) -> int | None:
-        stored = pin_told(make_log(request, *records))
+    def reported_at(*records: OwnershipRecord) -> int | None:
+        stored = recorded_pin(make_log(request, *records))
         return None if stored is None else stored.seq
 
-    assert told_at(old) is None
-    assert told_at(old, new, told) == 3
-    assert told_at(old, new, told, new, told) == 3
-    assert told_at(old, new, told, old) is None
-    assert told_at(old, new, told, old, new, told) == 6
+    assert reported_at(old) is None
+    assert reported_at(old, new, told) == 3
+    assert reported_at(old, new, told, new, told) == 3
+    assert reported_at(old, new, told, old) is None
+    assert reported_at(old, new, told, old, new, told) == 6
 
 
 @integration

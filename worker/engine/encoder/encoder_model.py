@@ -51,8 +51,8 @@ class EncoderModel:
         logits: torch.Tensor = output.logits
         return logits.float()
 
-    def told(self, row: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
-        """What is told of one text's outputs, on the host."""
+    def pooled(self, row: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
+        """The answer of one text's outputs, on the host."""
         if self._head is None:
             return score_vector(row, pooling)
         return embedding_vector(row, pooling)

@@ -100,7 +100,7 @@ class EncoderRunner:
 
         if not has_memory(self._device, work):
             return None
-        return _Texts(reqs, groups, outputs, self._model.told)
+        return _Texts(reqs, groups, outputs, self._model.pooled)
 
     def _outputs(self, texts: PaddedTexts) -> torch.Tensor:
         """[num_texts, num_outputs] float32."""
@@ -124,7 +124,7 @@ class _Texts:
     reqs: Sequence[Req]
     groups: Sequence[PaddedTexts]
     outputs: Sequence[torch.Tensor]  # of each group, on the host, filled when the moment has come
-    told: Callable[[torch.Tensor, PoolingParams], bytes | SampleError]  # of one text's
+    pooled: Callable[[torch.Tensor, PoolingParams], bytes | SampleError]  # of one text's
 
     @property
     def num_tokens(self) -> int:
@@ -136,7 +136,7 @@ class _Texts:
             for idx, row in zip(group.idx, rows, strict=True):
                 req = self.reqs[idx]
                 if req.pooling is not None:
-                    yield req.run_id, self.told(row, req.pooling)
+                    yield req.run_id, self.pooled(row, req.pooling)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

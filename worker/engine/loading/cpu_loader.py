@@ -236,7 +236,7 @@ class CpuLoader:
         return on_cpu._replace(
             remark=remark,
             num_weight_bytes=_num_other_bytes(setup, model, products) + products.num_bytes,
-            coded_share=products.num_coded / _num_told_values(setup.config),
+            coded_share=products.num_coded / _num_stored_values(setup.config),
         )
 
     def _load_eyes(
@@ -340,19 +340,19 @@ def _embeds_obstacle(model: ModelConfig) -> str:
     """Why embeddings in the place of tokens would not be what the model's own are; "": they are."""
     if not isinstance(model, DecoderConfig):
         return ""
-    for is_so, told in (
+    for is_so, why in (
         (model.embedding_scale != 1.0, "multiplies its own with a scale"),
         (model.position_offset is not None, "adds embeddings of positions to its own"),
         (model.norms_embeddings, "normalises its own"),
         (model.layer_inputs is not None, "gives each layer others beside them"),
     ):
         if is_so:
-            return f"{model.architecture} {told}"
+            return f"{model.architecture} {why}"
     return ""
 
 
-def _num_told_values(model: ModelConfig) -> int:
-    """The values of the weights whose format is told: of a mixture where codes are made of its
+def _num_stored_values(model: ModelConfig) -> int:
+    """The values of the weights whose format is reported: of a mixture where codes are made of its
     experts alone.
     """
     if not model.num_expert_values:

@@ -43,7 +43,7 @@ class ReqWindow:
     seek: int  # first frame
     namespace: bytes  # only runs with an equal one share what has been made of it
     card: HearingCard
-    tells_language: bool  # its one token; else it transcribes
+    detects_language: bool  # its one token; else it transcribes
     is_heard: bool = field(default=False, init=False)  # the encoder has been through it
 
     @property

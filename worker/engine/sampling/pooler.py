@@ -40,7 +40,7 @@ class Pooler:
             if pooling is None:
                 continue
             if pooling.each_token:
-                _put_vectors(entry, _told_rows(hidden[start:end], pooling, logits))
+                _put_vectors(entry, _output_rows(hidden[start:end], pooling, logits))
                 if entry.gives_embedding:
                     vectors[req.run_id] = _checked(b"".join(req.token_vectors))
                 continue
@@ -77,8 +77,8 @@ def _put_vectors(entry: ScheduledReq, rows: torch.Tensor) -> None:
     vectors += [row.tobytes() for row in rows.float().numpy().astype("<f4")]
 
 
-def _told_rows(rows: torch.Tensor, pooling: PoolingParams, logits: Logits) -> torch.Tensor:
-    """What is told of each: [num_rows, num_numbers] float32."""
+def _output_rows(rows: torch.Tensor, pooling: PoolingParams, logits: Logits) -> torch.Tensor:
+    """The outputs of each: [num_rows, num_numbers] float32."""
     if pooling.kind is PoolingKind.LOGITS:
         outputs = logits(rows).float()
         if not pooling.normalize:
@@ -102,7 +102,7 @@ def _pooled(req: Req, last: torch.Tensor) -> torch.Tensor:
 
 
 def embedding_vector(vector: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
-    """What is told of `vector` [num_dimensions] float32, little-endian."""
+    """What is returned of `vector` [num_dimensions] float32, little-endian."""
     vector = vector[: pooling.dimensions]
     if pooling.normalize:
         vector = vector / vector.norm().clamp_min(_MIN_NORM)
@@ -110,7 +110,7 @@ def embedding_vector(vector: torch.Tensor, pooling: PoolingParams) -> bytes | Sa
 
 
 def score_vector(outputs: torch.Tensor, pooling: PoolingParams) -> bytes | SampleError:
-    """What is told of `outputs` [num_outputs] float32, little-endian."""
+    """What is returned of `outputs` [num_outputs] float32, little-endian."""
     if pooling.token_ids:
         outputs = outputs[list(pooling.token_ids)]
     if pooling.normalize:

@@ -56,12 +56,12 @@ class _Run:
     sampling: SamplingParams
     stop_token_ids: frozenset[int]
     hash_key: int  # of prompt and seed
-    prompt_logprobs: bytes = b""  # until they are told
+    prompt_logprobs: bytes = b""  # until they are sent
     kills_pid: int = 0  # the process that its prefill kills; 0: none
     hang_s: float = 0.0  # for which its prefill stops the engine
     added_at: float = 0.0  # seconds of the clock, as the next
     ready_at: float = 0.0  # end of its prefill, known at admission
-    is_prefilled: bool = False  # which its first token tells
+    is_prefilled: bool = False  # which its first token shows
 
     @property
     def num_tokens(self) -> int:
@@ -117,12 +117,14 @@ class ScriptedEngine:
         self._runs: dict[int, _Run] = {}  # admitted, in order of admission
         self._waiting: list[_Waiting] = []  # heap
         self._finished: list[RunOutput] = []  # ended without a step: refused, or complete at start
-        self._begun: list[RunBegin] = []  # not told yet
+        self._begun: list[RunBegin] = []  # not sent yet
         self._num_arrivals = 0
         self._num_used_tokens = 0  # of the admitted runs
         self._num_steps = 0
         self._step_at: float | None = None  # None while no run is admitted
-        self._told_at = 0.0  # the last step with tokens, or when work came: seconds of the clock
+        self._reported_at = (
+            0.0  # the last step with tokens, or when work came: seconds of the clock
+        )
         self._is_paused = False
 
     def step(self) -> StepOutput:
@@ -259,7 +261,7 @@ class ScriptedEngine:
             self._runs[run.run_id] = run
             self._num_used_tokens += run.num_tokens
             if self._step_at is None:
-                self._told_at = now
+                self._reported_at = now
                 self._step_at = min(run.ready_at, now + CHUNK_S)
 
     def _advance(self, run: _Run) -> RunOutput:
@@ -300,8 +302,8 @@ class ScriptedEngine:
         step = StepOutput(self._num_steps, finished + outputs, self._load(), num_tokens, begun)
         if not outputs:
             return step
-        now, since = self._clock(), self._told_at
-        self._told_at = now
+        now, since = self._clock(), self._reported_at
+        self._reported_at = now
         return msgspec.structs.replace(step, token_s=(now - since) / num_tokens, shares=shares)
 
     def _load(self) -> EngineLoad:

@@ -194,7 +194,7 @@ class GpuRunner:
         return self._device.mark()
 
     @torch.inference_mode()
-    def told(self, batch: ScheduleBatch, hidden: torch.Tensor) -> StepResult:
+    def pooled(self, batch: ScheduleBatch, hidden: torch.Tensor) -> StepResult:
         """Without tokens: what is made of hidden states on the host."""
         return StepResult(
             [],
@@ -334,8 +334,8 @@ class _GpuStep:
             if asks_logprobs:
                 logprobs += choice.records(token_ids)
         hidden = self._hidden()
-        told = StepResult([]) if hidden is None else self.runner.told(self.batch, hidden)
-        return replace(told, token_ids=chosen, logprobs=logprobs, num_fitting=self.num_fitting)
+        result = StepResult([]) if hidden is None else self.runner.pooled(self.batch, hidden)
+        return replace(result, token_ids=chosen, logprobs=logprobs, num_fitting=self.num_fitting)
 
     def _hidden(self) -> torch.Tensor | None:
         """[num_tokens, hidden_size], for those who read it."""

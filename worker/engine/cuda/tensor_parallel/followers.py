@@ -1,4 +1,4 @@
-"""Rank 0's side: starts the other ranks, tells them what to do, and ends when one of them does."""
+"""Rank 0's side: starts the other ranks, sends them each step, and ends when one of them does."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Followers:
         """From the main thread: the kernel ends them with the thread that starts them.
 
         Waits until all have joined. `config` leaves nothing for a rank to find out by itself.
-        `on_awaited` is told where ranks of other hosts find us, `on_missing` which hosts are not
-        there yet. Raises ConfigError.
+        `on_awaited` gets the address where ranks of other hosts find us, `on_missing` which hosts
+        are not there yet. Raises ConfigError.
         """
         followers = [_start(config, rank) for rank in range(1, config.num_local_ranks)]
         if config.nnodes > 1:
@@ -84,7 +84,7 @@ def _await_others(
 ) -> list[_Follower]:
     """Those of other hosts, by rank. Raises ConfigError."""
 
-    def tell(missing: Collection[int]) -> None:
+    def report(missing: Collection[int]) -> None:
         nodes = sorted({rank // config.num_local_ranks for rank in missing})
         if nodes:
             on_missing(f"wait for node {', '.join(map(str, nodes))} of {config.nnodes}")
@@ -100,7 +100,7 @@ def _await_others(
     on_awaited(RanksAwaited(config.node_address, listener.port, secret, config.to_json()))
     found = [
         _watched(_Follower(rank, link, None), config.tp)
-        for rank, link in listener.links(range(config.num_local_ranks, config.tp), tell)
+        for rank, link in listener.links(range(config.num_local_ranks, config.tp), report)
     ]
     return sorted(found, key=lambda each: each.rank)
 

@@ -40,7 +40,7 @@ class Timestamps:
     """Whisper's rules; what its files suppress is never chosen."""
 
     def wants(self, req: Req) -> bool:
-        return req.window is not None and not req.window.tells_language
+        return req.window is not None and not req.window.detects_language
 
     def change(self, points: Sequence[RowPoint], vocabulary: Vocabulary) -> LogitChange | None:
         found = []
