@@ -30,6 +30,7 @@ from shared.storage.byte_budget import ByteBudget, in_units
 from shared.storage.stream_room import usage_of
 from shared.storage.streams import HEARTBEAT_TTL_S, check_stream, stream_configs
 from shared.subjects import LANES, LEVEL_KEY, Subjects, new_incarnation
+from shared.telemetry.log import setup_command_logging
 
 _MIN_VERSION = (2, 11)  # direct gets in batches
 _NUM_ROUND_TRIPS = 5
@@ -41,6 +42,7 @@ _NAME = "jetflock-doctor"
 
 async def nats_findings(config: ClusterConfig) -> AsyncIterator[Finding]:
     """Looks, and changes nothing."""
+    setup_command_logging(_NAME)
     try:
         nc = await connect(config, _NAME)
     except ConfigError as exc:

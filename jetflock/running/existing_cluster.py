@@ -16,6 +16,7 @@ from shared.nats_client.connection import connect
 from shared.protocol.codec import decode
 from shared.protocol.role_cards import Incarnation
 from shared.subjects import Subjects
+from shared.telemetry.log import setup_command_logging
 from shared.token_log.ownership import OwnershipLog
 
 
@@ -28,6 +29,7 @@ async def existing_cluster(
     Without a --nats-url those of the `jetflock serve` that runs here. A server of this machine
     that is not there is waited for only by who `waits`. Raises ConfigError, also OutdatedBuild.
     """
+    setup_command_logging(command)
     config = with_service(config, waits=waits)
     nc = await connect(config, command.replace(" ", "-"))
     try:

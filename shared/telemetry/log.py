@@ -80,6 +80,12 @@ def setup_logging(
     structlog.contextvars.bind_contextvars(role=role)
 
 
+def setup_command_logging(name: str) -> None:
+    """Of a command whose output somebody reads or pipes: warnings alone, unless it logs already."""
+    if not structlog.is_configured():
+        setup_logging(name, "warning", "pretty", colours=sys.stderr.isatty())
+
+
 class LineLogger:
     """Writes finished lines. One that cannot be written is lost, and harms nobody."""
 

@@ -75,9 +75,10 @@ import rich.console
 
 
 @pytest.mark.e2e
-def test_for_people_a_traceback_is_plain_text() -> None:
+def test_a_command_tells_warnings_in_plain_text_and_never_on_stdout() -> None:
+    program = PROGRAM.replace("setup_logging", "setup_command_logging")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace('"json"', '"pretty", colours=False')],
+        [sys.executable, "-c", program.replace(', "info", "json"', "")],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -86,4 +87,6 @@ def test_for_people_a_traceback_is_plain_text() -> None:
     assert "Traceback (most recent call last):" in done.stderr
     assert "ZeroDivisionError: division by zero" in done.stderr
     assert "\x1b" not in done.stderr  # where it goes to a file
+    assert "Grüße" not in done.stderr + done.stdout  # but for information
     assert "UserWarning" not in done.stderr
+    assert not done.stdout
