@@ -270,6 +270,11 @@ class KeptProcess:
         finally:
             self._ended.set()
 
+    def renew(self) -> None:
+        """SIGTERM for this start; another follows."""
+        if self._child is not None:
+            self._child.terminate()
+
     def ask_to_stop(self) -> None:
         """SIGTERM: how a role takes the first and the second is its own business."""
         self._stopping.set()

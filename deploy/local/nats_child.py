@@ -5,13 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.data_folder import DataFolder
-from deploy.local.kept_process import Launch
+from deploy.local.kept_process import KeptProcess, Launch
 from shared.errors import ConfigError
 from shared.storage.byte_budget import ByteBudget
+
+_FULL = "no space left on device"  # in the server's own lines
+_ROOM_BYTES = 64 << 20
+_POLL_S = 1.0
+
+
+class FullStore:
+    """Starts the server anew once there is space again: what it could not write to a full volume it
+    does not try again, nor anything else of that stream.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._is_full = asyncio.Event()
+
+    def note(self, line: str) -> None:
+        """The server has said this."""
+        if _FULL in line:
+            self._is_full.set()
+
+    async def watch(self, server: KeptProcess) -> None:
+        """Until cancelled."""
+        while True:
+            await self._is_full.wait()
+            while shutil.disk_usage(self._folder).free < _ROOM_BYTES:  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
+            self._is_full.clear()
+            server.renew()
+            await asyncio.sleep(_POLL_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +52,7 @@ class NatsChild:
     port: int
     folder: Path
     config_file: Path
+    store: FullStore
 
     @classmethod
     def prepare(cls, binary: str, port: int, data: DataFolder, budget: ByteBudget) -> NatsChild:
@@ -44,7 +75,7 @@ class NatsChild:
                 f"cannot write to the data folder {data.path}: {exc.strerror}; "
                 "name another by --data-dir"
             ) from exc
-        return cls(binary, port, folder, config_file)
+        return cls(binary, port, folder, config_file, FullStore(folder))
 
     @property
     def url(self) -> str:

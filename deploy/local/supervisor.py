@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from deploy.autoscale.scaler import Scaler
 from deploy.local.heralds import DetokHerald, WorkerHerald
 from deploy.local.http_probe import answers_ok, reachable_host
-from deploy.local.kept_process import DeathCallback, KeptProcess, Launch, StartGate
+from deploy.local.kept_process import DeathCallback, KeptProcess, Launch, LineSink, StartGate
 from deploy.local.last_time import forget_last_time
 from deploy.local.nats_child import NatsChild, is_worth_showing
 from deploy.local.pool_care import PoolCare
@@ -126,8 +126,8 @@ class Supervisor:
         reports_ready: bool = False,
     ) -> KeptProcess:
         sink = self._terminal.log_sink(name)
-        if name == "nats" and self._config.log_level != "debug":
-            sink = _only_worth_showing(sink)
+        if name == "nats":
+            sink = self._nats_sink(sink)
         return KeptProcess(
             name,
             make_launch,
@@ -138,6 +138,17 @@ class Supervisor:
             _meanwhile(name),
             reports_ready=reports_ready,
         )
+
+    def _nats_sink(self, sink: LineSink) -> LineSink:
+        assert self._nats_child is not None
+        store, shows_all = self._nats_child.store, self._config.log_level == "debug"
+
+        def write(line: str) -> None:
+            store.note(line)
+            if shows_all or is_worth_showing(line):
+                sink(line)
+
+        return write
 
     def _hang_up(self) -> None:
         """The terminal is closed. Its shell may say so as well, which is no second order."""
@@ -198,7 +209,7 @@ class Supervisor:
             choose=oldest_prefix,
         ) as cluster:
             sides = ServiceSides(cluster)
-            caring = following = None
+            caring = following = renewing = None
             try:
                 self._progress.finish("streams")
                 dead_workers = []
@@ -223,6 +234,8 @@ class Supervisor:
                 await self._wait_until_ready(sides)
                 limit.reschedule(None)
                 self._say_ready()
+                if self._nats_child is not None and self._nats is not None:
+                    renewing = tasks.create_task(self._nats_child.store.watch(self._nats))
                 for worker_id in dead_workers:
                     await self._herald.publish_death(worker_id)
                 if all(workers.is_fixed for workers in self._config.ranges.values()):
@@ -231,7 +244,7 @@ class Supervisor:
             finally:
                 self._herald = self._detok_herald = None
                 self._gate.open()
-                for task in (caring, following):
+                for task in (caring, following, renewing):
                     if task is not None:
                         task.cancel()
                         await asyncio.wait({task})
@@ -386,11 +399,3 @@ async def _note_ended(roles: Sequence[KeptProcess], all_ended: asyncio.Event) ->
     for role in roles:
         await role.wait_ended()
     all_ended.set()
-
-
-def _only_worth_showing(sink: Callable[[str], None]) -> Callable[[str], None]:
-    def write(line: str) -> None:
-        if is_worth_showing(line):
-            sink(line)
-
-    return write

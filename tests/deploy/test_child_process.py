@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from deploy.local import die_with_parent
-from deploy.local.kept_process import ChildProcess
+from deploy.local.kept_process import ChildProcess, KeptProcess, Launch
+from deploy.local.nats_child import FullStore
 from tests.deploy.local_stack import any_alive, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -43,6 +44,32 @@ async def test_status_tells_the_signal() -> None:
     child = await start("import os; os.kill(os.getpid(), 9)", [])
     assert await child.wait() == -9
     assert not child.is_running
+
+
+async def test_a_server_whose_volume_was_full_is_started_anew(tmp_path: Path) -> None:
+    """Once, and not before it has said so: its second start here finds space."""
+    store, said = FullStore(tmp_path), asyncio.Queue[str]()
+    (full := tmp_path / "full").touch()
+    script = (
+        f"import os, signal; is_full = os.path.exists({str(full)!r})\n"
+        "print('write x.blk: no space left on device' if is_full else 'up', flush=True)\n"
+        "signal.pause()"
+    )
+
+    def sink(line: str) -> None:
+        store.note(line)
+        full.unlink(missing_ok=True)
+        said.put_nowait(line)
+
+    launch = Launch([sys.executable, "-c", script], os.environ)
+    kept = KeptProcess("nats", lambda: launch, sink, lambda words: None)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        tasks.create_task(kept.run())
+        watching = tasks.create_task(store.watch(kept))
+        assert (await said.get()).endswith("no space left on device")
+        assert await said.get() == "up"
+        watching.cancel()
+        await kept.stop(5)
 
 
 async def test_what_a_child_leaves_behind_is_killed() -> None:
