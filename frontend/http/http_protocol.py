@@ -23,6 +23,7 @@ from shared.errors import (
 
 MAX_HEAD_BYTES = 64 * 1024
 _MAX_SURPLUS = 2048
+_CHUNKED = b"transfer-encoding: chunked\r\n"
 _STREAM_BYTES = 64 * 1024  # of the frontend's memory, an open stream and its connection
 _LINGER_S = 2.0  # of reading on, after a refusal
 _SURPLUS_HEAD_S = 2.0  # for the head, on a connection that there was no room for
@@ -81,6 +82,34 @@ class _JoinedHead:
 
     def close(self) -> None:
         self._transport.write(self._head)
+        self._transport.close()
+
+
+class _PlainTransport:
+    """The transport of an answer to HTTP/1.0, which knows no chunks: one without a length ends with
+    its connection.
+    """
+
+    __slots__ = ("_has_chunks", "_has_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._has_head = self._has_chunks = False
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        if not self._has_head:
+            self._has_head = True
+            self._has_chunks = _CHUNKED in data
+            data = data.replace(_CHUNKED, b"")
+        elif self._has_chunks:
+            num_bytes, _, rest = data.partition(b"\r\n")
+            data = rest[: int(num_bytes, 16)]
+        self._transport.write(data)
+
+    def close(self) -> None:
         self._transport.close()
 
 
@@ -202,7 +231,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._client.enter(self.scope)  # type: ignore[arg-type]
         super().on_headers_complete()
         self._is_in_body = True
-        if self.cycle is not None and self.scope["method"] != "HEAD":  # its answer is a head alone
+        if self.cycle is None:
+            return
+        if self.scope["http_version"] == "1.0":
+            self.cycle.transport = _PlainTransport(self.transport)  # type: ignore[assignment]
+            self.cycle.waiting_for_100_continue = False
+        elif self.scope["method"] != "HEAD":  # its answer is a head alone
             self.cycle.transport = _JoinedHead(self.cycle)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:

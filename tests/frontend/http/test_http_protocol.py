@@ -67,8 +67,10 @@ async def test_a_long_body_is_no_head(stack: Stack) -> None:
 
 
 @pytest.mark.integration
-async def test_a_body_behind_a_wish_for_another_protocol_is_read(stack: Stack) -> None:
-    """As Java's client and `curl --http2` send it; also in pieces, and behind one another."""
+async def test_older_and_newer_versions_of_http_are_understood(stack: Stack) -> None:
+    """Upgrades as Java's client and `curl --http2` send them, also in pieces, and behind one
+    another, are declined with their body read; an answer to HTTP/1.0 has no chunks.
+    """
     running = await stack.start_frontend()
     body = json.dumps({**BODY, "model": "of no name"}).encode()
     head = (
@@ -89,6 +91,16 @@ async def test_a_body_behind_a_wish_for_another_protocol_is_read(stack: Stack) -
         assert raw.count(b"HTTP/1.1 404 Not Found") == 1
         assert b"'of no name'" in raw
         assert raw.endswith(b'"code":"invalid_http"}}')
+    old = await Connection.open(running)
+    body = json.dumps({**BODY, "stream": True}).encode()
+    old_head = f"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n"
+    old.writer.write(f"{old_head}Expect: 100-continue\r\n\r\n".encode() + body)
+    told, _, events = (await old.read_to_end()).partition(b"\r\n\r\n")
+    assert b" 200 OK\r\n" in told
+    assert b"transfer-encoding" not in told
+    assert events.startswith(b"id: ")
+    assert events.endswith(b"data: [DONE]\n\n")
+    assert b"\r" not in events
 
 
 @pytest.mark.integration
