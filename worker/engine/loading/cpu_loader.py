@@ -352,13 +352,10 @@ def _embeds_obstacle(model: ModelConfig) -> str:
 
 
 def _num_stored_values(model: ModelConfig) -> int:
-    """The values of the weights whose format is reported: of a mixture where codes are made of its
-    experts alone.
-    """
-    if not model.num_expert_values:
-        assert isinstance(model, DecoderConfig), "of others nothing else is in codes"
-        return model.num_projection_values
-    return model.num_parameters if model.made_format is None else model.num_expert_values
+    """The values of the layers' weights; of a mixture where codes are made, of its experts."""
+    if model.num_expert_values and model.made_format is not None:
+        return model.num_expert_values
+    return model.num_projection_values if isinstance(model, DecoderConfig) else model.num_parameters
 
 
 def _num_other_bytes(setup: ModelSetup, model: Model, products: NativeProducts) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from worker.engine.cache.page_allocator import PoolNeeds
 from worker.engine.cache.window_pages import num_running_pages
 from worker.engine.cpu.kv_cache_pool import kv_cache_dtype
 from worker.engine.layers.kv_layout import KVLayout
+from worker.engine.models.coded_values import num_saved_bytes
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_config import ModelConfig, is_classifier
 from worker.engine.request.step_limits import StepLimits
@@ -58,9 +58,13 @@ def check_memory(
     if needs.bytes_per_token:
         num_kv_tokens = pool.num_pages * config.page_size
         kept_tokens = f", keys and values {_gib(kv_bytes)} ({num_kv_tokens} tokens)"
-    has_codes = in_codes and any(bits is not None for _, bits in _coded_values(model))
-    coded = "experts" if model.num_expert_values else "projections"
-    kept = f", its {coded} in codes" if has_codes else f" in {str(dtype).removeprefix('torch.')}"
+    is_of_experts = model.num_expert_values and model.made_format is not None
+    coded = "experts" if is_of_experts else "projections"
+    kept = (
+        f", its {coded} in codes"
+        if in_codes and model.coded_values
+        else f" in {str(dtype).removeprefix('torch.')}"
+    )
     stored = f"; they are stored in {model.quantization}" if model.quantization else ""
     if staged_bytes:
         kept_tokens += f", pages to and from kv_disk_dir {_gib(staged_bytes)}"
@@ -118,32 +122,11 @@ def weight_bytes(model: ModelConfig, dtype: torch.dtype, *, in_codes: bool = Fal
     such.
     """
     num_bytes = num_kept_values(model, in_codes=in_codes) * dtype.itemsize
-    if not in_codes:
-        return num_bytes
-    for num_values, bits in _coded_values(model):
-        if bits is not None:
-            num_bytes -= int(num_values * (8 * dtype.itemsize - bits)) // 8
-    return num_bytes
+    return num_bytes - num_saved_bytes(model, dtype) if in_codes else num_bytes
 
 
 def _is_table_packed(model: DecoderConfig) -> bool:
-    if model.beyond_native is None:
-        return True
-    return not model.num_expert_values and model.embedding_code_bits is not None
-
-
-def _coded_values(model: ModelConfig) -> Sequence[tuple[int, float | None]]:
-    """How many values may be in codes, and how many bits each then has."""
-    if model.num_expert_values:
-        return ((model.num_expert_values, model.code_bits),)
-    if isinstance(model, DecoderConfig):
-        num_values = model.vocab_size * model.hidden_size
-        return (
-            (model.num_projection_values, model.code_bits),
-            (num_values, model.embedding_code_bits),
-            (num_values * model.has_own_head, model.head_code_bits),
-        )
-    return ()
+    return model.beyond_native is None or model.has_coded_table
 
 
 def num_kept_values(model: ModelConfig, *, in_codes: bool) -> int:

@@ -17,8 +17,8 @@ from worker.engine.models.decoder_weights import AttentionWeights, DecoderWeight
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.expert_weights import ExpertMaker
 from worker.engine.models.experts.expert_mlp import (
-    DenseExpertMaker,
     ExpertMlp,
+    LinearExpertMaker,
     MlpBesideExperts,
 )
 from worker.engine.models.latent.indexer import Indexer
@@ -73,15 +73,15 @@ class DecoderModel:
         ]
         if config.shared_blocks is not None:
             put_in_shared_blocks(
-                config, config.shared_blocks, self._layers, self._table, weights.reader, ops
+                config, config.shared_blocks, self._layers, self._table, weights, ops
             )
         self._inputs: LayerInputs | None = None
         if config.layer_inputs is not None:
-            self._inputs = LayerInputs(config, config.layer_inputs, weights.reader, ops)
+            self._inputs = LayerInputs(config, config.layer_inputs, weights, ops)
         self._ends: list[LayerEnd] = []
         if config.has_layer_scales:
             layer_ids = range(config.num_layers)
-            self._ends = [LayerEnd(config, weights.reader, each, ops) for each in layer_ids]
+            self._ends = [LayerEnd(config, weights, each, ops) for each in layer_ids]
         self._norm = make_norm(config, weights.norm(), ops)
         head = weights.stored_head()
         self._lm_head = self._table.head() if head is None else ops.head(head)
@@ -309,9 +309,7 @@ def make_mixers(
         if recurrent is not None:
             prefix = f"model.layers.{layer_id}.recurrent."
             state_id = next(state_ids)
-            mixers.append(
-                make_recurrent_mixer(recurrent, weights.reader, prefix, ops.linears, state_id)
-            )
+            mixers.append(make_recurrent_mixer(recurrent, weights, prefix, ops, state_id))
         yield JoinedMixers(mixers) if len(mixers) > 1 else next(iter(mixers), None)
 
 
@@ -326,10 +324,8 @@ def make_attention(
     if indexer_config is not None and layer_id in indexer_config.layer_ids:
         indexer_id = config.attention_layers[attention_id].indexer_id
         assert indexer_id is not None, "all layers have one"
-        indexer = Indexer(config.latent, config.rope, weights.reader, prefix, ops, indexer_id)
-    return LatentMixer(
-        config.latent, config.rope, weights.reader, prefix, ops, attention_id, indexer
-    )
+        indexer = Indexer(config.latent, config.rope, weights, prefix, ops, indexer_id)
+    return LatentMixer(config.latent, config.rope, weights, prefix, ops, attention_id, indexer)
 
 
 def make_mlps(
@@ -339,7 +335,7 @@ def make_mlps(
     maker: ExpertMaker | None,
 ) -> Iterator[Mlp | None]:
     """The MLPs by layer; None: it has a mixer alone."""
-    maker = maker or DenseExpertMaker(ops.linears)
+    maker = maker or LinearExpertMaker(ops.projection)
     for layer_id, experts in enumerate(config.experts or (None,) * config.num_layers):
         mlp = config.mlp_of(layer_id)
         dense = None
@@ -353,7 +349,7 @@ def make_mlps(
                 experts, config.norm.eps, dense, weights.reader, layer_id, ops.linears, maker
             )
         else:
-            yield ExpertMlp(experts, dense, weights.reader, layer_id, ops.linears, maker)
+            yield ExpertMlp(experts, dense, weights, layer_id, ops, maker)
 
 
 def attention_layers(config: DecoderConfig, weights: DecoderWeights) -> Sequence[AttentionLayer]:

@@ -36,6 +36,10 @@ from worker.engine.models.recurrent.recurrent_config import RecurrentConfig
 from worker.engine.models.rope_config import RopeConfig, rope_config
 
 QKV_PARTS = ("q_proj", "k_proj", "v_proj")
+SHARED_PROJECTIONS = (
+    *(f"self_attn.{each}" for each in (*QKV_PARTS, "o_proj")),
+    *(f"feed_forward.{each}" for each in ("gate_up_proj", "down_proj")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,27 +290,48 @@ class DecoderConfig(ModelConfig):
         names = set[str]()
         for layer_id in range(self.num_layers):
             layer = f"model.layers.{layer_id}"
-            modules = [f"self_attn.{each}" for each in (*self.stored_qkv, "o_proj")]
+            attention = (*self.stored_qkv, "o_proj")
+            if self.latent is not None:
+                attention = self.latent.projection_names
+            modules = [f"self_attn.{each}" for each in attention]
+            if self.recurrent and (recurrent := self.recurrent[layer_id]) is not None:
+                modules += [f"recurrent.{each}" for each in recurrent.projection_names]
+            if self.shared_blocks is not None:
+                modules += [f"shared_transformer.{each}" for each in SHARED_PROJECTIONS]
+                modules.append("linear")
+            if self.layer_inputs is not None:
+                modules += ["per_layer_input_gate", "per_layer_projection"]
             if (mlp := self.mlp_of(layer_id)) is not None:
                 modules += [f"{mlp.block}.{each}" for each in (*mlp.config.up, mlp.config.down)]
             names |= {f"{layer}.{module}.weight" for module in modules}
+        if self.layer_inputs is not None:
+            names.add("model.per_layer_model_projection.weight")
         return frozenset(names)
 
     @property
-    def beyond_codes(self) -> str | None:
-        """The first thing beside which projections are not multiplied in codes where torch computes
-        the model; of mixtures experts are, which stand by themselves.
+    def num_coded_projection_values(self) -> int:
+        """The values of those of `projection_names`."""
+        num_values = self.num_projection_values
+        if self.latent is not None:
+            num_values -= self.num_layers * self.latent.num_absorbed_values
+        return num_values
+
+    def may_be_coded(self, name: str) -> bool:
+        """Whether a projection of a name in our words can be multiplied as it is stored: not what
+        is absorbed, multiplied with factors, or filled up with zeros.
         """
-        has = {
-            "a state beside keys and values": bool(self.recurrent),
-            "its latent of keys and values": self.latent is not None,
-            "its projections beside experts": bool(self.experts),
-            "its inputs of each layer": self.layer_inputs is not None,
-            "its factors of weights": bool(self.weight_scales),
-            "its values, shorter than keys,": self.value_dim is not None,
-            "its odd sizes": any(size % 2 for size in (self.hidden_size, self.intermediate_size)),
-        }
-        return next((name for name, is_so in has.items() if is_so), None)
+        module = name.removesuffix(".weight")
+        is_absorbed = self.latent is not None and module.endswith("kv_b_proj")
+        is_scaled = any(module.endswith(each.module) for each in self.weight_scales)
+        is_filled_up = self.value_dim is not None and ".self_attn." in module
+        return not (is_absorbed or is_scaled or is_filled_up)
+
+    @property
+    def beyond_codes(self) -> str | None:
+        """What leaves most projections in numbers; None: nothing does."""
+        if self.hidden_size % 2:
+            return "its odd size"
+        return "its factors of weights" if self.weight_scales else None
 
     @property
     def beyond_native(self) -> str | None:

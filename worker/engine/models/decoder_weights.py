@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple, Self
@@ -156,7 +156,7 @@ class DecoderWeights:
         if len(modules) > 1:
             modules = modules[: len(sizes)]
         prefix = f"model.layers.{layer_id}.self_attn."
-        qkv = self._join(
+        qkv = self.projection(
             prefix,
             stored_sizes(modules, tuple(sizes)),
             hidden_size,
@@ -164,7 +164,7 @@ class DecoderWeights:
         )
         head_norm = self._head_norm(prefix, layer, "weight")
         head_norm_bias = self._head_norm(prefix, layer, "bias")
-        output = self._join(
+        output = self.projection(
             prefix, {"o_proj": hidden_size}, value_size, has_bias=config.has_output_bias
         )
         if value_dim is not None:
@@ -193,8 +193,10 @@ class DecoderWeights:
         up, down = config.up_sizes(intermediate_size), {config.down: hidden_size}
         prefix = f"model.layers.{layer_id}.{block}."
         return MlpWeights(
-            gate_up=self._join(prefix, stored_sizes(config.up, up), hidden_size, has_bias=has_bias),
-            down=self._join(prefix, down, intermediate_size, has_bias=has_bias),
+            gate_up=self.projection(
+                prefix, stored_sizes(config.up, up), hidden_size, has_bias=has_bias
+            ),
+            down=self.projection(prefix, down, intermediate_size, has_bias=has_bias),
             curve=self._curve(f"{prefix}act_fn.") if config.is_learned else None,
         )
 
@@ -204,6 +206,22 @@ class DecoderWeights:
         slope, bound = read(f"{prefix}beta"), read(f"{prefix}eps")
         rise, fall = (softplus(read(f"{prefix}alpha_{each}", 1)) for each in "pn")
         return Xielu(float(rise), float(slope + fall), float(slope), float(bound))
+
+    def projection(
+        self, prefix: str, sizes: Mapping[str, int], in_features: int, *, has_bias: bool = False
+    ) -> Projection:
+        """One layer of several, each with its number of output features: in codes where all are
+        stored in the same, and somebody multiplies such.
+        """
+        shapes = {f"{prefix}{name}.weight": (size, in_features) for name, size in sizes.items()}
+        weight: torch.Tensor | ScaledWeight | None = self._join_codes(shapes)
+        if weight is None:
+            parts = [self._matrix(name, *shape) for name, shape in shapes.items()]
+            weight = torch.cat(parts) if len(parts) > 1 else parts[0]
+        if not has_bias:
+            return Projection(weight, None)
+        bias = torch.cat([self._read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])
+        return Projection(weight, bias)
 
     def sinks(self, layer_id: int) -> torch.Tensor:
         """[num_heads] float32, of a layer that attends with them."""
@@ -257,31 +275,19 @@ class DecoderWeights:
                 names = [f"{module}.norms.{idx}.{part}" for idx in range(num_heads)]
                 return torch.stack([self._read(name, head_dim) for name in names])
 
-    def _join(
-        self, prefix: str, sizes: dict[str, int], in_features: int, *, has_bias: bool
-    ) -> Projection:
-        """One layer of several, each with its number of output features."""
-        shapes = {f"{prefix}{name}.weight": (size, in_features) for name, size in sizes.items()}
-        weight: torch.Tensor | ScaledWeight | None = self._join_codes(shapes)
-        if weight is None:
-            parts = [self._matrix(name, *shape) for name, shape in shapes.items()]
-            weight = torch.cat(parts) if len(parts) > 1 else parts[0]
-        if not has_bias:
-            return Projection(weight, None)
-        bias = torch.cat([self._read(f"{prefix}{name}.bias", size) for name, size in sizes.items()])
-        return Projection(weight, bias)
-
     def _matrix(self, name: str, out_features: int, in_features: int) -> torch.Tensor:
         if self._config.is_stored_transposed:
             return self._read(name, in_features, out_features).T.contiguous()
         return self._read(name, out_features, in_features)
 
     def _join_codes(self, shapes: dict[str, tuple[int, int]]) -> ScaledWeight | None:
-        """None where they are not all stored in the same codes."""
+        """None where they are not all stored in the same codes, or nobody multiplies them."""
         if self._codes is None:
             return None
         parts = []
         for name, shape in shapes.items():
+            if shape[1] % 2 or not self._config.may_be_coded(name):
+                return None
             is_turned = self._config.is_stored_transposed
             part = self._codes.read_codes(name, *(reversed(shape) if is_turned else shape))
             if part is None or part.is_turned != is_turned:
@@ -291,7 +297,7 @@ class DecoderWeights:
 
     def _codes_of_tokens(self, name: str) -> ScaledWeight | None:
         """Of a row for each token; None where it is not in codes, or they are not asked for."""
-        if self._codes is None:
+        if self._codes is None or self._config.hidden_size % 2:
             return None
         return self._codes.read_codes(name, self._config.vocab_size, self._config.hidden_size)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 
@@ -15,23 +14,9 @@ from shared.gguf.gguf_file import GgufTensor
 from shared.gguf.gguf_model import GgufModel
 from shared.gguf.tensor_names import Layout, TensorSource, tensor_sources
 from worker.engine.formats.scaled_weight import ScaledWeight
-from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
 from worker.engine.formats.tensor_files import rows_in_halves
 from worker.engine.models.gguf_tensor import read_gguf_codes, read_tensor
 from worker.engine.models.loader import OnProgress
-from worker.engine.models.stored_experts import STACKED
-
-_PROJECTION = "_proj.weight"
-_DENSE_BITS = 16.0  # in bfloat16, what our C++ multiplies
-
-
-class GgufCodeBits(NamedTuple):
-    """The bits of a value, on average, for who multiplies codes; None where all are numbers."""
-
-    projections: float | None
-    experts: float | None
-    head: float | None  # the embeddings where they are taken for it
-    embeddings: float | None
 
 
 class GgufReader:
@@ -162,27 +147,3 @@ def gguf_file_in(model_path: Path) -> Path:
     if path is None:
         raise ConfigError(f"there is no GGUF file in {model_path}")
     return path
-
-
-def gguf_code_bits(model_path: Path) -> GgufCodeBits:
-    """The bits of the files of a checkpoint. Raises ConfigError."""
-    sources = tensor_sources(GgufModel.read(gguf_file_in(model_path)))
-    embeddings = sources.get("model.embed_tokens.weight")
-    head = sources.get("lm_head.weight", embeddings)
-    return GgufCodeBits(
-        _code_bits([each for name, each in sources.items() if name.endswith(_PROJECTION)]),
-        _code_bits([source for name, source in sources.items() if STACKED.fullmatch(name)]),
-        _code_bits([] if head is None else [head]),
-        _code_bits([] if embeddings is None else [embeddings]),
-    )
-
-
-def _code_bits(sources: Sequence[TensorSource]) -> float | None:
-    tensors = [tensor for source in sources for tensor in source.tensors]
-    kinds = [BLOCK_TYPES.get(tensor.type.name) for tensor in tensors]
-    if not any(kinds):
-        return None
-    bits = [_DENSE_BITS if kind is None else kind.code_bits for kind in kinds]
-    num_values = [tensor.num_values for tensor in tensors]
-    num_bits: float = sum(map(operator.mul, bits, num_values))
-    return num_bits / sum(num_values)

@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.decoder_weights import DecoderWeights
 from worker.engine.models.layer_config import LayerInputsConfig
 from worker.engine.models.layer_ops import LayerOps, activate
-from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 from worker.engine.models.norms import rms_norm
 
@@ -17,21 +17,25 @@ class LayerInputs:
     """Embeddings of a token for all layers, to which come parts of its embedding in the stream."""
 
     def __init__(
-        self, config: DecoderConfig, inputs: LayerInputsConfig, reader: WeightReader, ops: LayerOps
+        self,
+        config: DecoderConfig,
+        inputs: LayerInputsConfig,
+        weights: DecoderWeights,
+        ops: LayerOps,
     ) -> None:
         self._num_layers, self._size = config.num_layers, inputs.size
         self._image_token_id = inputs.image_token_id
         size, hidden_size = config.num_layers * inputs.size, config.hidden_size
         # [vocab_size, num_layers * size]
-        self._embeddings = reader.read(
+        self._embeddings = weights.reader.read(
             "model.embed_tokens_per_layer.weight", inputs.vocab_size, size
         )
         rounded = torch.tensor(inputs.size**0.5, dtype=self._embeddings.dtype)
         self._embedding_scale = float(rounded)
-        name = "model.per_layer_model_projection.weight"
-        self._projection = ops.linears.make(reader.read(name, size, hidden_size), None)
+        sizes = {"per_layer_model_projection": size}
+        self._projection = ops.projection(*weights.projection("model.", sizes, hidden_size))
         self._projection_scale = hidden_size**-0.5
-        self._norm = reader.read("model.per_layer_projection_norm.weight", inputs.size)
+        self._norm = weights.reader.read("model.per_layer_projection_norm.weight", inputs.size)
         self._eps = config.norm.eps
 
     def of(self, batch: ModelInput, embeddings: torch.Tensor) -> torch.Tensor:
@@ -56,21 +60,21 @@ class LayerEnd:
     def __init__(
         self,
         config: DecoderConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         layer_id: int,
         ops: LayerOps,
     ) -> None:
         prefix, inputs = f"model.layers.{layer_id}.", config.layer_inputs
-        self._scale = reader.read(f"{prefix}layer_scalar", 1)
+        self._scale = weights.reader.read(f"{prefix}layer_scalar", 1)
         self._inputs = inputs
         self._eps = config.norm.eps
         if inputs is not None:
-            shape = inputs.size, config.hidden_size
-            gate = reader.read(f"{prefix}per_layer_input_gate.weight", *shape)
-            up = reader.read(f"{prefix}per_layer_projection.weight", *reversed(shape))
-            self._gate, self._up = ops.linears.make(gate, None), ops.linears.make(up, None)
+            size, hidden_size = inputs.size, config.hidden_size
+            gate = weights.projection(prefix, {"per_layer_input_gate": size}, hidden_size)
+            up = weights.projection(prefix, {"per_layer_projection": hidden_size}, size)
+            self._gate, self._up = ops.projection(*gate), ops.projection(*up)
             name = f"{prefix}post_per_layer_input_norm.weight"
-            self._norm = reader.read(name, config.hidden_size)
+            self._norm = weights.reader.read(name, hidden_size)
 
     def forward(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from worker.engine.models.norms import HeadNorm, MeanOfRanks, rms_norm
 from worker.engine.models.rotary import rotate
 
 Weight = torch.Tensor | ScaledWeight  # of a matrix; in codes where `DecoderWeights` reads such
+MakeProjection = Callable[[Weight, torch.Tensor | None], Linear]  # as LayerOps.projection
 MAX_EXPONENT = 20.0  # beyond, a softplus is its argument, as torch has it
 
 

@@ -114,17 +114,15 @@ class MadeCodes:
     """Which weights codes are made of, and which codes."""
 
     format: MadeFormat
-    projections: frozenset[str] = frozenset()  # their names
+    projections: frozenset[str] = frozenset()  # their names, beside those of experts
     head: str = ""  # its name, or the embeddings' where they are taken for it; empty: it has none
-    has_experts: bool = False  # then of experts alone
     is_turned: bool = False  # all but the head are stored as [..., in_features, out_features]
 
     def of(self, name: str) -> MadeFormat | None:
         """None: it stays as it is. Norms do, and embeddings, which are read by row."""
         if name == self.head:
             return HEAD_FORMAT[self.format]
-        is_made = is_of_experts(name) if self.has_experts else name in self.projections
-        return self.format if is_made else None
+        return self.format if name in self.projections or is_of_experts(name) else None
 
 
 class QuantizingReader:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 
@@ -22,6 +22,13 @@ from worker.engine.models.vision.tower_config import TowerConfig
 _MAX_INTEGER = (1 << 31) - 1
 
 V = TypeVar("V")
+
+
+class CodedValues(NamedTuple):
+    """Values of weights, and how many bits each has in codes, scales included."""
+
+    num_values: int
+    bits: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +53,9 @@ class ModelConfig:
     quantization: str = ""  # of the stored weights, for people; empty: there is none
     # Of its projections, from the time they are loaded; of a mixture of its experts alone.
     made_format: MadeFormat | None = None
-    # Of a projection's value, scales included, where our C++ multiplies codes; None: it has none.
-    code_bits: float | None = None
     num_expert_values: int = 0  # of weights that our C++ can multiply in their codes by themselves
-    head_code_bits: float | None = None  # the same of the head
-    embedding_code_bits: float | None = None  # and of the embeddings
+    coded_values: tuple[CodedValues, ...] = ()  # that it may multiply in codes, of all weights
+    has_coded_table: bool = False  # embeddings are among them
 
     @property
     def num_outputs(self) -> int:

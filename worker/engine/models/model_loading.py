@@ -18,7 +18,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.dummy_weights import CPU, DummyWeights
 from worker.engine.models.expert_weights import CodedProducts, ExpertMaker
 from worker.engine.models.experts.coded_experts import CodedExperts, ExpertReader
-from worker.engine.models.experts.expert_mlp import DenseExpertMaker
+from worker.engine.models.experts.expert_mlp import LinearExpertMaker
 from worker.engine.models.gguf_experts import find_gguf_experts
 from worker.engine.models.gguf_reader import GgufReader
 from worker.engine.models.layer_ops import TorchLayerOps
@@ -52,8 +52,7 @@ def load_model(
     on_progress: OnProgress,
     products: CodedProducts | None = None,
 ) -> Model:
-    """On the CPU; with `products`, what is in codes is multiplied by them: projections and head, or
-    experts.
+    """On the CPU; with `products`, what is in codes is multiplied by them.
 
     Raises ConfigError for a checkpoint that does not fit its configuration.
     """
@@ -67,12 +66,13 @@ def load_model(
         ropes = LayerRopes.of(config, max_context_len, dtype)
         linears = choose_linears(dtype)
         ops = TorchLayerOps(ropes, config.attention_layers, linears, products)
-        maker: ExpertMaker = DenseExpertMaker(linears)
+        maker: ExpertMaker = LinearExpertMaker(ops.projection)
         codes = None
-        if products is not None and config.num_expert_values:
-            maker = CodedExperts(products, expert_reader(config, weights), maker)
-        elif products is not None:
+        if products is not None:
             codes = RenamingCodeReader(weights, config.stored_names)
+            experts = expert_reader(config, weights)
+            others = LinearExpertMaker(ops.projection, experts.weight)
+            maker = CodedExperts(products, experts, others)
         model = DecoderModel(config, weights, ops, maker, codes=codes)
     if linears.is_used:
         log.info("matrix_products", by=linears.name, because=linears.account())
@@ -121,7 +121,7 @@ def _made_codes(config: ModelConfig, made_format: MadeFormat) -> MadeCodes:
     if config.num_expert_values:
         experts = config.experts if isinstance(config, DecoderConfig) else ()
         is_turned = any(each is not None and each.is_stored_transposed for each in experts)
-        return MadeCodes(made_format, has_experts=True, is_turned=is_turned)
+        return MadeCodes(made_format, is_turned=is_turned)
     assert isinstance(config, DecoderConfig), "others have been refused"
     ours = config.projection_names  # which some write in the place of their own
     return MadeCodes(

@@ -14,13 +14,18 @@ from shared.checkpoint.hearing_files import HEARING_ARCHITECTURE, sound_card
 from shared.checkpoint.json_file import read_json
 from shared.checkpoint.pooled_files import EMBEDDERS, ENCODERS, class_labels
 from shared.checkpoint.recurrent_text import SAME_ARCHITECTURES
-from shared.checkpoint.stored_format import HEAD_FORMAT, MadeFormat, gguf_format
+from shared.checkpoint.stored_format import MadeFormat, gguf_format
 from shared.checkpoint.vision.vision_families import sight_card
 from shared.checkpoint.vision.vision_text import TEXT_ARCHITECTURES
 from shared.errors import ConfigError
 from shared.gguf.gguf_model import holds_gguf
 from shared.gguf.metadata import CONFIG_SECTION
-from worker.engine.formats.made_codes import CODE_BITS
+from worker.engine.models.coded_values import (
+    CodedWeights,
+    gguf_weights,
+    made_weights,
+    stored_weights,
+)
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.encoder_config import read_encoder_config
 from worker.engine.models.families.afmoe import afmoe_config
@@ -100,7 +105,6 @@ from worker.engine.models.families.solar_open import solar_open_config
 from worker.engine.models.families.stablelm import stablelm_config
 from worker.engine.models.families.starcoder2 import starcoder2_config
 from worker.engine.models.families.zamba2 import zamba2_config
-from worker.engine.models.gguf_reader import GgufCodeBits, gguf_code_bits
 from worker.engine.models.model_config import (
     ConfigFile,
     ModelConfig,
@@ -269,25 +273,17 @@ def read_model_config(
         model = dataclasses.replace(model, num_labels=len(labels))
     if quantization is not None:
         _check_equal(model_path, quantization, made_format)
-        return dataclasses.replace(
-            model, quantization=quantization.name, code_bits=quantization.code_bits
-        )
+        model = dataclasses.replace(model, quantization=quantization.name)
+        return _with_codes(model, stored_weights(model_path, model, quantization))
     if holds_gguf(model_path):
-        bits = gguf_code_bits(model_path)
-        model = dataclasses.replace(
-            model,
-            quantization=gguf_format(config.get(CONFIG_SECTION, {})),
-            code_bits=_gguf_code_bits(model, bits),
-            head_code_bits=bits.head,
-            embedding_code_bits=bits.embeddings,
-        )
+        told = gguf_format(config.get(CONFIG_SECTION, {}))
+        model = dataclasses.replace(model, quantization=told)
+        model = _with_codes(model, gguf_weights(model_path, model))
     return model if made_format is None else _to_be_made(model_path, model, made_format)
 
 
-def _gguf_code_bits(model: ModelConfig, bits: GgufCodeBits) -> float | None:
-    """The bits of what our C++ multiplies in codes: experts, by themselves, or all projections."""
-    is_dense = isinstance(model, DecoderConfig) and not model.num_expert_values
-    return bits.projections if is_dense else bits.experts
+def _with_codes(model: ModelConfig, codes: CodedWeights) -> ModelConfig:
+    return dataclasses.replace(model, coded_values=codes.values, has_coded_table=codes.has_table)
 
 
 def _check_equal(path: Path, quantization: Quantization, wanted: MadeFormat | None) -> None:
@@ -306,13 +302,8 @@ def _to_be_made(path: Path, model: ModelConfig, wanted: MadeFormat) -> ModelConf
             f"quantization={wanted} is not possible with {model.architecture}: {obstacle} in 16 "
             "bits, so that nothing would be saved; leave it out"
         )
-    model = dataclasses.replace(model, made_format=wanted, code_bits=CODE_BITS[wanted])
-    if model.num_expert_values or not isinstance(model, DecoderConfig) or model.head_name is None:
-        return model
-    bits = CODE_BITS[HEAD_FORMAT[wanted]]
-    if model.has_tied_embeddings:
-        return dataclasses.replace(model, head_code_bits=bits, embedding_code_bits=bits)
-    return dataclasses.replace(model, head_code_bits=bits)
+    model = dataclasses.replace(model, made_format=wanted)
+    return _with_codes(model, made_weights(model, wanted))
 
 
 def _obstacle_to_making(path: Path, model: ModelConfig) -> str | None:

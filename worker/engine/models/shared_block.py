@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linears, Table
-from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.layers.linear import Linear, Linears, Table
+from worker.engine.models.decoder_config import QKV_PARTS, DecoderConfig
+from worker.engine.models.decoder_weights import DecoderWeights
 from worker.engine.models.layer_config import SharedBlocksConfig
 from worker.engine.models.layer_ops import LayerOps, mlp_activation
 from worker.engine.models.loader import WeightReader
@@ -59,7 +60,7 @@ class SharedBlock:
         self,
         config: DecoderConfig,
         shared: SharedBlocksConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
         ops: LayerOps,
     ) -> None:
@@ -69,30 +70,28 @@ class SharedBlock:
         )
 
         def read(name: str, *shape: int) -> torch.Tensor:
-            return reader.read(prefix + name, *shape)
+            return weights.reader.read(prefix + name, *shape)
 
-        def mlp_bias(name: str, length: int) -> torch.Tensor | None:
-            return read(f"feed_forward.{name}.bias", length) if shared.has_mlp_bias else None
+        def attention(sizes: dict[str, int], num_inputs: int) -> Linear:
+            return ops.projection(*weights.projection(f"{prefix}self_attn.", sizes, num_inputs))
+
+        def mlp(name: str, num_outputs: int, num_inputs: int) -> Linear:
+            stem, has_bias = f"{prefix}feed_forward.", shared.has_mlp_bias
+            return ops.projection(
+                *weights.projection(stem, {name: num_outputs}, num_inputs, has_bias=has_bias)
+            )
 
         self._ops = ops
         self._mlp = shared.mlp
         self._head_dim = config.head_dim
         self._eps = config.norm.eps
         self._before_attention = read("input_layernorm.weight", 2 * size)
-        parts = {"q": queries_size, "k": keys_size, "v": keys_size}
-        qkv = [
-            read(f"self_attn.{name}_proj.weight", each, 2 * size) for name, each in parts.items()
-        ]
-        self._qkv = ops.linears.make(torch.cat(qkv), None)
-        self._output = ops.linears.make(read("self_attn.o_proj.weight", size, queries_size), None)
+        sizes = zip(QKV_PARTS, (queries_size, keys_size, keys_size), strict=True)
+        self._qkv = attention(dict(sizes), 2 * size)
+        self._output = attention({"o_proj": size}, queries_size)
         self._before_mlp = read("pre_ff_layernorm.weight", size)
-        self._gate_up = ops.linears.make(
-            read("feed_forward.gate_up_proj.weight", 2 * inner_size, size),
-            mlp_bias("gate_up_proj", 2 * inner_size),
-        )
-        self._down = ops.linears.make(
-            read("feed_forward.down_proj.weight", size, inner_size), mlp_bias("down_proj", size)
-        )
+        self._gate_up = mlp("gate_up_proj", 2 * inner_size, size)
+        self._down = mlp("down_proj", size, inner_size)
 
     def forward(self, x: torch.Tensor, turn: Turn, attention: AttentionBackend) -> torch.Tensor:
         """[num_tokens, 2 * hidden_size] -> [num_tokens, hidden_size]."""
@@ -114,14 +113,13 @@ class SharedBlockLayer:
         layer: Layer,
         block: SharedBlock,
         turn: Turn,
-        weight: torch.Tensor,  # [hidden_size, hidden_size]: what the block gives goes through it
+        linear: Linear,  # to hidden_size: what the block gives goes through it
         embeddings: Table,
-        linears: Linears,
     ) -> None:
         self._layer = layer
         self._block = block
         self._turn = turn
-        self._linear = linears.make(weight, None)
+        self._linear = linear
         self._embeddings = embeddings
 
     def forward(
@@ -145,7 +143,7 @@ def put_in_shared_blocks(
     shared: SharedBlocksConfig,
     layers: list[Layer],
     embeddings: Table,
-    reader: WeightReader,
+    weights: DecoderWeights,
     ops: LayerOps,
 ) -> None:
     """Replaces those of `layers` that take a block."""
@@ -155,22 +153,21 @@ def put_in_shared_blocks(
         block_id = shared.block_of(turn)
         prefix = f"model.layers.{block_id}.shared_transformer."
         if block_id not in blocks:
-            blocks[block_id] = SharedBlock(config, shared, reader, prefix, ops)
-        adapter = partial(_adapter, reader, prefix, turn, shared.adapter_rank, linears)
+            blocks[block_id] = SharedBlock(config, shared, weights, prefix, ops)
+        adapter = partial(_adapter, weights.reader, prefix, turn, shared.adapter_rank, linears)
         up_size = sum(shared.mlp.up_sizes(config.intermediate_size))
         qkv = None
         if shared.adapts_attention:
             parts = dict.fromkeys("qkv", 2 * size)
             qkv = adapter("self_attn.linear_{}_adapter_list", parts, 2 * size)
         gate_up = adapter("feed_forward.{}_proj_adapter_list", {"gate_up": up_size}, size)
-        weight = reader.read(f"model.layers.{layer_id}.linear.weight", size, size)
+        own = weights.projection(f"model.layers.{layer_id}.", {"linear": size}, size)
         layers[layer_id] = SharedBlockLayer(
             layers[layer_id],
             blocks[block_id],
             Turn(qkv, gate_up, turn),
-            weight,
+            ops.projection(*own),
             embeddings,
-            linears,
         )
 
 

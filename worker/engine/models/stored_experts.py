@@ -190,9 +190,14 @@ def gates_first(num_rows: int) -> torch.Tensor:
 
 
 def joined(*parts: Weight) -> Projection:
-    """Gates, then their values, or both at once: in codes where all are in the same."""
+    """Gates, then their values, or both at once: in codes where all are in the same; in bfloat16
+    where some are.
+    """
     coded = [part for part in parts if isinstance(part, ScaledWeight)]
-    codes = join_rows(coded) if len(coded) == len(parts) else None
+    dense = [part for part in parts if isinstance(part, torch.Tensor)]
+    if not coded:
+        return Projection(dense[0] if len(dense) == 1 else torch.cat(dense), None)
+    codes = None if dense else join_rows(coded)
     if codes is not None:
         return Projection(codes, None)
     return Projection(torch.cat([_dense(part) for part in parts]), None)

@@ -65,13 +65,11 @@ def choose_product_library(config: EngineConfig) -> NativeLibrary | None:
 
 
 def may_multiply_codes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
-    """Whether our C++ multiplies what is in codes of a model that torch computes, experts or
-    projections, unless there is no library for it.
+    """Whether our C++ multiplies what is in codes of a model that torch computes, unless there is
+    no library for it.
     """
-    has_projections = isinstance(model, DecoderConfig) and model.beyond_codes is None
     return (
-        (model.num_expert_values > 0 or has_projections)
-        and model.code_bits is not None
+        bool(model.coded_values)
         and config.load_format != "dummy"
         and config.cpu_kernels != "torch"
         and dtype is torch.bfloat16

@@ -11,10 +11,11 @@ import torch
 from worker.engine.cuda.gpu_loading import ReaderToDevice
 from worker.engine.cuda.layers.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.layers.linear import PlainLinears
-from worker.engine.models.experts.expert_mlp import DenseExperts
+from worker.engine.models.experts.expert_mlp import LinearExpertMaker
 from worker.engine.models.experts.expert_router import choose_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.layer_config import ClampedGate, MlpConfig
+from worker.engine.models.layer_ops import PlainLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
 
 HIDDEN_SIZE, SIZE = 40, 24  # neither is a multiple of what is multiplied at a time
@@ -73,7 +74,9 @@ def test_experts_are_those_of_plain_torch(
     scores[:, 1] = -1.0  # nobody's
     shares, expert_ids = scores.topk(2)
     expert_ids = expert_ids.sort().values
-    dense = DenseExperts(config, RandomReader(torch.float32), "", PlainLinears())
+    plain = PlainLayerOps(LayerRopes(()), (), PlainLinears())
+    maker = LinearExpertMaker(plain.projection)
+    dense = maker.make(config, RandomReader(torch.float32), "", 0)
     ops = TritonLayerOps(LayerRopes(()), ())
     reader = ReaderToDevice(RandomReader(torch.float32), device)
     fixed, free = (

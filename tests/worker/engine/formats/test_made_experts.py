@@ -103,8 +103,9 @@ def test_experts_of_the_fused_decoder(save: Any, kind: MadeFormat, tmp_path: Pat
     model = read_model_config(source, kind)
     counted = weight_bytes(model, torch.bfloat16, in_codes=True)
     saved = weight_bytes(model, torch.bfloat16) - counted
-    assert model.code_bits is not None
-    assert saved == pytest.approx(model.num_expert_values * (2 - model.code_bits / 8), abs=1)
+    ((num_values, bits),) = model.coded_values
+    assert num_values == model.num_expert_values
+    assert saved == pytest.approx(num_values * (2 - bits / 8), abs=1)
 
 
 @pytest.mark.parametrize("save", [save_deepseek, save_turned])

@@ -112,9 +112,7 @@ def test_several_ranks_are_refused(path: Path) -> None:
         GpuRig(path, None, tp=2, device="cpu")
 
 
-def test_codes_and_our_code_are_refused(path: Path) -> None:
-    with pytest.raises(ConfigError, match="quantization=int8 is not possible with Lfm2"):
-        Rig(path, quantization="int8")
+def test_our_code_is_refused(path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cpu_kernels=native is not possible: .* torch alone"):
         Rig(path, cpu_kernels="native")
     with pytest.raises(ConfigError, match=r"kv_dtype=int8 is not possible: .* torch alone"):

@@ -19,7 +19,7 @@ from worker.engine.models.expert_weights import (
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.experts.stored_layers import read_experts
 from worker.engine.models.loader import CodeReader, WeightReader
-from worker.engine.models.stored_experts import ExpertSource, Weight, checked_experts, joined
+from worker.engine.models.stored_experts import ExpertSource, Weight, checked_experts
 
 
 class ExpertReader:
@@ -42,13 +42,11 @@ class ExpertReader:
         return checked_experts(f"{prefix}experts", source, shape)
 
     def _read(self, config: ExpertsConfig, prefix: str) -> Iterator[ExpertWeights]:
-        for stored in read_experts(config, self._reader, prefix, self._weight):
-            yield ExpertWeights(
-                joined(*stored.ups)._replace(bias=stored.up_bias),
-                Projection(stored.down, stored.down_bias),
-            )
+        for stored in read_experts(config, self._reader, prefix, self.weight):
+            yield ExpertWeights(stored.up(), Projection(stored.down, stored.down_bias))
 
-    def _weight(self, name: str, *shape: int) -> Weight:
+    def weight(self, name: str, *shape: int) -> Weight:
+        """In codes where it is stored so."""
         codes = self._reader.read_codes(name, *shape)
         return self._reader.read_as(torch.bfloat16, name, *shape) if codes is None else codes
 

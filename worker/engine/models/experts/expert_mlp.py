@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from worker.engine.layers.linear import Linear, Linears
+from worker.engine.models.decoder_weights import DecoderWeights
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.expert_weights import ChooseExperts, ExpertLayer, ExpertMaker
 from worker.engine.models.experts.expert_router import (
@@ -21,8 +22,8 @@ from worker.engine.models.experts.expert_router import (
     read_shared_gate,
 )
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.experts.stored_layers import read_experts
-from worker.engine.models.layer_ops import mlp_activation, sigmoid
+from worker.engine.models.experts.stored_layers import ReadWeight, StoredExpert, read_experts
+from worker.engine.models.layer_ops import LayerOps, MakeProjection, mlp_activation, sigmoid
 from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 from worker.engine.models.norms import rms_norm
@@ -35,24 +36,24 @@ class ExpertMlp:
         self,
         config: ExpertsConfig,
         shared: DenseMlp | None,  # every token goes through it
-        reader: WeightReader,
+        weights: DecoderWeights,
         layer_id: int,
-        linears: Linears,
+        ops: LayerOps,
         maker: ExpertMaker,
     ) -> None:
-        hidden_size, prefix = config.hidden_size, f"model.layers.{layer_id}.mlp."
+        size, prefix = config.hidden_size, f"model.layers.{layer_id}.mlp."
+        reader, linears = weights.reader, ops.linears
         router = read_router(config, reader, prefix)
         self._router = ExpertRouter(config, router, linears, maker.choose)
         self._experts = maker.make(config, reader, prefix, layer_id)
         self._scales_inputs = config.scales_inputs
         self._to_latent: Linear | None = None
         self._from_latent: Linear | None = None
-        if config.latent_size:
-            shape = config.latent_size, hidden_size
-            to_latent = reader.read(f"{prefix}fc1_latent_proj.weight", *shape)
-            from_latent = reader.read(f"{prefix}fc2_latent_proj.weight", *reversed(shape))
-            self._to_latent = linears.make(to_latent, None)
-            self._from_latent = linears.make(from_latent, None)
+        if latent_size := config.latent_size:
+            to_latent = weights.projection(prefix, {"fc1_latent_proj": latent_size}, size)
+            from_latent = weights.projection(prefix, {"fc2_latent_proj": size}, latent_size)
+            self._to_latent = ops.projection(*to_latent)
+            self._from_latent = ops.projection(*from_latent)
         self._shared = shared
         gate = read_shared_gate(config, reader, prefix)
         self._shared_gate = None if gate is None else linears.make(gate, None)
@@ -136,10 +137,11 @@ class MlpBesideExperts:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseExpertMaker:
+class LinearExpertMaker:
     """An `ExpertMaker`: each matrix of each is a linear of its own."""
 
-    linears: Linears
+    make_projection: MakeProjection
+    read: ReadWeight | None = None  # in codes where they are stored so; None: in numbers
 
     @property
     def choose(self) -> ChooseExperts:
@@ -148,10 +150,13 @@ class DenseExpertMaker:
     def make(
         self, config: ExpertsConfig, reader: WeightReader, prefix: str, layer_id: int
     ) -> ExpertLayer:
-        return DenseExperts(config, reader, prefix, self.linears)
+        is_even = config.outer_size % 2 == config.intermediate_size % 2 == 0
+        read = self.read if self.read is not None and is_even else reader.read
+        experts = read_experts(config, reader, prefix, read)
+        return LinearExperts(config, experts, self.make_projection)
 
 
-class DenseExperts:
+class LinearExperts:
     """An `ExpertLayer` in torch, of any dtype.
 
     Adds in float32 what a token's experts give, in the order of their numbers, as the router gives
@@ -159,14 +164,14 @@ class DenseExperts:
     """
 
     def __init__(
-        self, config: ExpertsConfig, reader: WeightReader, prefix: str, linears: Linears
+        self, config: ExpertsConfig, experts: Iterable[StoredExpert], make: MakeProjection
     ) -> None:
         self._config = config
         self._ups: list[Linear] = []
         self._downs: list[Linear] = []
-        for expert in read_experts(config, reader, prefix, reader.read):
-            self._ups.append(linears.make(*expert.dense_up()))
-            self._downs.append(linears.make(*expert.dense_down()))
+        for expert in experts:
+            self._ups.append(make(*expert.up()))
+            self._downs.append(make(expert.down, expert.down_bias))
 
     def __call__(
         self, inputs: torch.Tensor, expert_ids: torch.Tensor, shares: torch.Tensor

@@ -12,7 +12,9 @@ from shared.errors import ConfigError
 from worker.engine.models.decoder_weights import Projection, stored_sizes
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.loader import WeightReader
-from worker.engine.models.stored_experts import Weight, gates_first
+from worker.engine.models.stored_experts import Weight, gates_first, joined
+
+ReadWeight = Callable[..., Weight]  # a name and a shape
 
 
 class StoredExpert(NamedTuple):
@@ -22,6 +24,10 @@ class StoredExpert(NamedTuple):
     up_bias: torch.Tensor | None  # of all of them
     down: Weight  # [outer_size, intermediate_size]
     down_bias: torch.Tensor | None
+
+    def up(self) -> Projection:
+        """Joined: in codes where all are in the same."""
+        return joined(*self.ups)._replace(bias=self.up_bias)
 
     def dense_up(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Joined, of one that was read without codes: weight and bias."""
@@ -37,7 +43,7 @@ def read_experts(
     config: ExpertsConfig,
     reader: WeightReader,
     prefix: str,  # of the names of the MLP's tensors
-    read: Callable[..., Weight],  # a name and a shape
+    read: ReadWeight,
 ) -> Iterator[StoredExpert]:
     """One after the other. Raises ConfigError."""
     num_experts, outer_size, size = config.num_experts, config.outer_size, config.intermediate_size
@@ -59,7 +65,7 @@ def _read_stacked(
     reader: WeightReader,
     up_name: str,
     down_name: str,
-    read: Callable[..., Weight],
+    read: ReadWeight,
 ) -> Iterator[StoredExpert]:
     """All of them lie in two tensors, and their biases in two more."""
     num_experts, outer_size, size = config.num_experts, config.outer_size, config.intermediate_size

@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend, ChoosingAttention
+from worker.engine.layers.linear import Linear
+from worker.engine.models.decoder_weights import DecoderWeights
 from worker.engine.models.latent.latent_config import LatentConfig
 from worker.engine.models.layer_config import NormConfig
 from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.layer_ropes import Angles
-from worker.engine.models.loader import WeightReader
 from worker.engine.models.norms import FloatNorm, NormWeights
 from worker.engine.models.rope_config import RopeConfig
 from worker.engine.models.rotary import head_order, rotate
@@ -28,7 +29,7 @@ class Indexer:
         self,
         latent: LatentConfig,
         rope: RopeConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its layer's tensors
         ops: LayerOps,
         indexer_id: int,  # its place among the layers of the pool
@@ -47,17 +48,21 @@ class Indexer:
             order[: latent.rotated_dim] = rotated
 
         def read(name: str, *shape: int) -> torch.Tensor:
-            return reader.read(f"{prefix}indexer.{name}", *shape)
+            return weights.reader.read(f"{prefix}indexer.{name}", *shape)
 
-        queries = read("wq_b.weight", config.num_heads * config.head_dim, query_rank)
-        by_head = queries.view(config.num_heads, config.head_dim, query_rank)[:, order]
-        self._queries = ops.linears.make(by_head.flatten(0, 1), None)
-        self._key = ops.linears.make(read("wk.weight", config.head_dim, size)[order], None)
+        def projection(name: str, num_heads: int, num_inputs: int) -> Linear:
+            sizes = {name: num_heads * config.head_dim}
+            heads = torch.arange(num_heads)[:, None] * config.head_dim
+            stored = weights.projection(f"{prefix}indexer.", sizes, num_inputs)
+            return ops.projection(*stored.with_rows((heads + order).flatten()))
+
+        self._queries = projection("wq_b", config.num_heads, query_rank)
+        self._key = projection("wk", 1, size)
         norm = [read(f"k_norm.{name}", config.head_dim)[order] for name in ("weight", "bias")]
         self._norm = FloatNorm(_KEY_NORM, NormWeights(*norm))
         name = f"{prefix}indexer.weights_proj.weight"
-        weights = reader.read_as(torch.float32, name, config.num_heads, size)
-        self._weights = ops.linears.make(weights, None)
+        shares = weights.reader.read_as(torch.float32, name, config.num_heads, size)
+        self._weights = ops.linears.make(shares, None)
 
     def choose(
         self,

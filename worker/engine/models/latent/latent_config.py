@@ -73,16 +73,32 @@ class LatentConfig:
         return self.plain_dim + self.rotated_dim
 
     @property
+    def num_queries(self) -> int:
+        """The values of the queries of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
     def num_projection_values(self) -> int:
         """The values of a layer's matrices."""
-        queries = self.num_heads * self.head_dim
         query_inputs = self.query_rank or self.hidden_size
-        num_values = query_inputs * queries
+        num_values = query_inputs * self.num_queries
         if self.query_rank is not None:
             num_values += self.hidden_size * self.query_rank
         num_values += self.hidden_size * self.kept_dim
-        num_values += self.latent_dim * self.num_heads * (self.plain_dim + self.value_dim)
+        num_values += self.num_absorbed_values
         return num_values + self.num_heads * self.value_dim * self.hidden_size
+
+    @property
+    def projection_names(self) -> tuple[str, ...]:
+        """Those of a layer that are multiplied as they are stored, so not what is absorbed."""
+        queries = ("q_proj",) if self.query_rank is None else ("q_a_proj", "q_b_proj")
+        chosen = () if self.indexer is None else ("indexer.wq_b", "indexer.wk")
+        return ("kv_a_proj_with_mqa", *queries, "o_proj", *chosen)
+
+    @property
+    def num_absorbed_values(self) -> int:
+        """The values of the matrices of a layer's heads, to keys and to values."""
+        return self.latent_dim * self.num_heads * (self.plain_dim + self.value_dim)
 
     def size_by_head(self, module: str) -> int | None:
         """What a head has of what a module gives; None: it gives what all heads share."""

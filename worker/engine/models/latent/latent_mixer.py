@@ -6,10 +6,10 @@ import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend
 from worker.engine.layers.linear import Linear
+from worker.engine.models.decoder_weights import DecoderWeights, Projection
 from worker.engine.models.latent.indexer import Indexer
 from worker.engine.models.latent.latent_config import LatentConfig
 from worker.engine.models.layer_ops import LayerOps
-from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 from worker.engine.models.norms import rms_norm
 from worker.engine.models.rope_config import RopeConfig
@@ -28,7 +28,7 @@ class LatentMixer:
         self,
         config: LatentConfig,
         rope: RopeConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
         ops: LayerOps,
         attention_id: int,  # its place among the layers that attend
@@ -38,18 +38,18 @@ class LatentMixer:
         self._indexer = indexer
         self._ops = ops
         self._attention_id = attention_id
-        weights = _LatentWeights(config, rope, reader, prefix)
-        self._down = ops.linears.make(*weights.down())
-        self._latent_norm = weights.latent_norm()
+        own = _LatentWeights(config, rope, weights, prefix)
+        self._down = ops.projection(*own.down())
+        self._latent_norm = own.latent_norm()
         self._query_norm: torch.Tensor | None = None
         self._query_up: Linear | None = None
         if config.query_rank is not None:
-            self._query_norm = weights.query_norm(config.query_rank)
-            self._query_up = ops.linears.make(weights.queries(config.query_rank), None)
-        to_keys, to_values = weights.keys_and_values()
+            self._query_norm = own.query_norm(config.query_rank)
+            self._query_up = ops.projection(*own.queries(config.query_rank))
+        to_keys, to_values = own.keys_and_values()
         self._absorb = ops.by_head(to_keys.transpose(1, 2))
         self._expand = ops.by_head(to_values)
-        self._output = ops.linears.make(*weights.output())
+        self._output = ops.projection(*own.output())
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
@@ -100,40 +100,37 @@ class _LatentWeights:
     """Reads a layer's; rotated values come in the order of their pairs."""
 
     def __init__(
-        self, config: LatentConfig, rope: RopeConfig, reader: WeightReader, prefix: str
+        self, config: LatentConfig, rope: RopeConfig, weights: DecoderWeights, prefix: str
     ) -> None:
         self._config = config
-        self._reader = reader
+        self._weights = weights
         self._prefix = prefix
         order = head_order(rope, config.rotated_dim)
         self._order = torch.arange(config.rotated_dim) if order is None else order
 
-    def down(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def down(self) -> Projection:
         """What reads the layer's input: to the latent, the shared key, and queries or theirs."""
         config = self._config
-        inputs = config.hidden_size
-        latents = self._kept_in_order("kv_a_proj_with_mqa.weight", inputs)
-        if config.query_rank is None:
-            weight, query_bias = torch.cat([latents, self.queries(inputs)]), None
-        else:
-            own = self._read("q_a_proj.weight", config.query_rank, inputs)
-            weight, query_bias = torch.cat([latents, own]), ("q_a_proj.bias", config.query_rank)
-        if not config.has_bias:
-            return weight, None
-        bias = weight.new_zeros(len(weight))
-        bias[: config.kept_dim] = self._kept_in_order("kv_a_proj_with_mqa.bias")
-        if query_bias is not None:
-            bias[config.kept_dim :] = self._read(*query_bias)
-        return weight, bias
+        rank = config.query_rank
+        sizes = {"kv_a_proj_with_mqa": config.kept_dim}
+        sizes |= {"q_proj": config.num_queries} if rank is None else {"q_a_proj": rank}
+        joined = self._weights.projection(self._prefix, sizes, config.hidden_size)
+        kept = torch.cat([torch.arange(config.latent_dim), config.latent_dim + self._order])
+        num_queries = config.num_queries if rank is None else rank
+        queries = self._query_rows() if rank is None else torch.arange(rank)
+        if config.has_bias:
+            bias = self._read("kv_a_proj_with_mqa.bias", config.kept_dim)
+            rest = (
+                bias.new_zeros(num_queries) if rank is None else self._read("q_a_proj.bias", rank)
+            )
+            joined = joined._replace(bias=torch.cat([bias, rest]))
+        return joined.with_rows(torch.cat([kept, config.kept_dim + queries]))
 
-    def queries(self, num_inputs: int) -> torch.Tensor:
-        """[num_heads * head_dim, num_inputs]."""
-        config = self._config
-        name = "q_proj.weight" if config.query_rank is None else "q_b_proj.weight"
-        weight = self._read(name, config.num_heads * config.head_dim, num_inputs)
-        heads = weight.view(config.num_heads, config.head_dim, num_inputs)
-        order = torch.cat([torch.arange(config.plain_dim), config.plain_dim + self._order])
-        return heads[:, order.to(heads.device)].flatten(0, 1)
+    def queries(self, query_rank: int) -> Projection:
+        """Of their latent: to all heads."""
+        sizes = {"q_b_proj": self._config.num_queries}
+        joined = self._weights.projection(self._prefix, sizes, query_rank)
+        return joined.with_rows(self._query_rows())
 
     def query_norm(self, query_rank: int) -> torch.Tensor:
         return self._read("q_a_layernorm.weight", query_rank)
@@ -149,18 +146,21 @@ class _LatentWeights:
         heads = weight.view(config.num_heads, -1, config.latent_dim)
         return heads[:, : config.plain_dim], heads[:, config.plain_dim :]
 
-    def output(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def output(self) -> Projection:
         config = self._config
-        size = config.hidden_size
-        weight = self._read("o_proj.weight", size, config.num_heads * config.value_dim)
-        return weight, self._read("o_proj.bias", size) if config.has_bias else None
+        return self._weights.projection(
+            self._prefix,
+            {"o_proj": config.hidden_size},
+            config.num_heads * config.value_dim,
+            has_bias=config.has_bias,
+        )
 
-    def _kept_in_order(self, name: str, *shape: int) -> torch.Tensor:
-        """[kept_dim, ...]."""
-        latent_dim = self._config.latent_dim
-        whole = self._read(name, self._config.kept_dim, *shape)
-        rows = torch.cat([torch.arange(latent_dim), latent_dim + self._order])
-        return whole[rows.to(whole.device)]
+    def _query_rows(self) -> torch.Tensor:
+        """[num_heads * head_dim]: where each value of a query is stored."""
+        config = self._config
+        order = torch.cat([torch.arange(config.plain_dim), config.plain_dim + self._order])
+        heads = torch.arange(config.num_heads)[:, None] * config.head_dim
+        return (heads + order).flatten()
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:
-        return self._reader.read(self._prefix + name, *shape)
+        return self._weights.reader.read(self._prefix + name, *shape)

@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linears
-from worker.engine.models.layer_ops import activate, softplus
-from worker.engine.models.loader import WeightReader
+from worker.engine.layers.linear import Linear
+from worker.engine.models.decoder_weights import DecoderWeights
+from worker.engine.models.layer_ops import LayerOps, activate, softplus
 from worker.engine.models.model import ModelInput
 from worker.engine.models.recurrent.recurrent_config import ChannelMambaConfig
 from worker.engine.models.recurrent.selective_scan import selective_scan
@@ -21,30 +21,32 @@ class ChannelMambaMixer:
     def __init__(
         self,
         config: ChannelMambaConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
-        linears: Linears,
+        ops: LayerOps,
         state_id: int,  # its place among the recurrent layers
     ) -> None:
         size, num_channels = config.hidden_size, config.num_channels
         rank, state_size = config.rank, config.state_size
 
         def read(name: str, *shape: int) -> torch.Tensor:
-            return reader.read(prefix + name, *shape)
+            return weights.reader.read(prefix + name, *shape)
 
-        def bias(name: str, length: int) -> torch.Tensor | None:
-            return read(f"{name}.bias", length) if config.has_projection_bias else None
+        def projection(
+            name: str, num_outputs: int, num_inputs: int, *, has_bias: bool = False
+        ) -> Linear:
+            sizes = {name: num_outputs}
+            return ops.projection(*weights.projection(prefix, sizes, num_inputs, has_bias=has_bias))
 
+        has_bias = config.has_projection_bias
         self._config = config
         self._state_id = state_id
-        self._in = linears.make(
-            read("in_proj.weight", 2 * num_channels, size), bias("in_proj", 2 * num_channels)
-        )
+        self._in = projection("in_proj", 2 * num_channels, size, has_bias=has_bias)
         self._convolution = ShortConvolution(
             read("conv1d.weight", num_channels, 1, config.kernel_size),
             read("conv1d.bias", num_channels) if config.has_conv_bias else None,
         )
-        self._inner = linears.make(read("x_proj.weight", rank + 2 * state_size, num_channels), None)
+        self._inner = projection("x_proj", rank + 2 * state_size, num_channels)
         self._inner_sizes = [rank, state_size, state_size]
         self._norms: list[torch.Tensor | None] = [None] * len(self._inner_sizes)
         if config.norm == "weighted":
@@ -52,13 +54,11 @@ class ChannelMambaMixer:
                 read(f"{name}_layernorm.weight", length).float()
                 for name, length in zip(("dt", "b", "c"), self._inner_sizes, strict=True)
             ]
-        self._times = linears.make(read("dt_proj.weight", num_channels, rank), None)
+        self._times = projection("dt_proj", num_channels, rank)
         self._time_bias = read("dt_proj.bias", num_channels).float()
         self._rates = -torch.exp(read("A_log", num_channels, state_size).float())
         self._skip = read("D", num_channels).float()
-        self._out = linears.make(
-            read("out_proj.weight", size, num_channels), bias("out_proj", size)
-        )
+        self._out = projection("out_proj", size, num_channels, has_bias=has_bias)
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linears
-from worker.engine.models.layer_ops import activate, sigmoid, softplus
-from worker.engine.models.loader import WeightReader
+from worker.engine.models.decoder_weights import DecoderWeights, Projection
+from worker.engine.models.layer_ops import LayerOps, activate, sigmoid, softplus
 from worker.engine.models.model import ModelInput
 from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan, of_length_one
 from worker.engine.models.recurrent.recurrent_config import DeltaNetConfig
 from worker.engine.models.recurrent.short_convolution import ShortConvolution
 
 
-class InnerWeights(NamedTuple):
-    """[out_features, hidden_size] each."""
+class InnerProjections(NamedTuple):
+    """From the layer's input."""
 
-    channels: torch.Tensor  # queries, then keys, then values
-    gates: torch.Tensor
-    rates: torch.Tensor
-    times: torch.Tensor
+    channels: Projection  # to queries, then keys, then values
+    gates: Projection
+    rates: Projection
+    times: Projection
 
 
 class DeltaNetMixer:
@@ -33,27 +33,29 @@ class DeltaNetMixer:
     def __init__(
         self,
         config: DeltaNetConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
-        linears: Linears,
+        ops: LayerOps,
         state_id: int,  # its place among the recurrent layers
     ) -> None:
         size, num_heads = config.hidden_size, config.num_value_heads
 
         def read(name: str, *shape: int) -> torch.Tensor:
-            return reader.read(prefix + name, *shape)
+            return weights.reader.read(prefix + name, *shape)
 
         self._config = config
         self._state_id = state_id
-        inner = inner_weights(config, read)
+        inner = inner_projections(config, partial(weights.projection, prefix))
         self._channels, self._gates, self._rates, self._times = (
-            linears.make(weight, None) for weight in inner
+            ops.projection(*each) for each in inner
         )
         self._convolution = ShortConvolution(_taps(config, read), None)
         self._time_bias = read("dt_bias", num_heads).float()
         self._decay_rates = -torch.exp(read("A_log", num_heads).float())
         self._norm = read("norm.weight", config.value_dim).float()
-        self._out = linears.make(read("out_proj.weight", size, config.num_values), None)
+        self._out = ops.projection(
+            *weights.projection(prefix, {"out_proj": size}, config.num_values)
+        )
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
@@ -104,32 +106,40 @@ def _taps(config: DeltaNetConfig, read: Callable[..., torch.Tensor]) -> torch.Te
     )
 
 
-def inner_weights(config: DeltaNetConfig, read: Callable[..., torch.Tensor]) -> InnerWeights:
-    """From the layer's input, by `read` of a name and a shape."""
+def inner_projections(
+    config: DeltaNetConfig, read: Callable[[dict[str, int], int], Projection]
+) -> InnerProjections:
+    """Reads them by `read`, as `DecoderWeights.projection` does of one layer."""
     num_values, num_heads, size = config.num_values, config.num_value_heads, config.hidden_size
+    num_keys = config.num_keys
     if config.stored == "apart":
-        sizes = {"q": config.num_keys, "k": config.num_keys, "v": num_values}
-        return InnerWeights(
-            torch.cat([read(f"{name}_proj.weight", each, size) for name, each in sizes.items()]),
-            read("g_proj.weight", num_values, size),
-            read("b_proj.weight", num_heads, size),
-            read("a_proj.weight", num_heads, size),
+        return InnerProjections(
+            read({"q_proj": num_keys, "k_proj": num_keys, "v_proj": num_values}, size),
+            read({"g_proj": num_values}, size),
+            read({"b_proj": num_heads}, size),
+            read({"a_proj": num_heads}, size),
         )
     if config.stored == "joined":
-        return InnerWeights(
-            read("in_proj_qkv.weight", config.num_channels, size),
-            read("in_proj_z.weight", num_values, size),
-            read("in_proj_b.weight", num_heads, size),
-            read("in_proj_a.weight", num_heads, size),
+        return InnerProjections(
+            read({"in_proj_qkv": config.num_channels}, size),
+            read({"in_proj_z": num_values}, size),
+            read({"in_proj_b": num_heads}, size),
+            read({"in_proj_a": num_heads}, size),
         )
     num_groups = config.num_key_heads
     key_dim, values_dim, num_shares = (
-        each // num_groups for each in (config.num_keys, num_values, num_heads)
+        each // num_groups for each in (num_keys, num_values, num_heads)
     )
-    joined = read("in_proj_qkvz.weight", config.num_channels + num_values, size)
-    by_part = [key_dim, key_dim, values_dim, values_dim]
-    parts = torch.split(joined.view(num_groups, -1, size), by_part, dim=1)
-    queries, keys, values, gates = (part.flatten(0, 1) for part in parts)
-    pairs = read("in_proj_ba.weight", 2 * num_heads, size).view(num_groups, -1, size)
-    rates, times = (part.flatten(0, 1) for part in torch.split(pairs, num_shares, dim=1))
-    return InnerWeights(torch.cat([queries, keys, values]), gates, rates, times)
+    joined = read({"in_proj_qkvz": config.num_channels + num_values}, size)
+    rows = torch.arange(config.num_channels + num_values).view(num_groups, -1)
+    by_part = torch.split(rows, [key_dim, key_dim, values_dim, values_dim], dim=1)
+    queries, keys, values, gates = (part.flatten() for part in by_part)
+    pairs = read({"in_proj_ba": 2 * num_heads}, size)
+    by_head = torch.arange(2 * num_heads).view(num_groups, -1)
+    rates, times = torch.split(by_head, num_shares, dim=1)
+    return InnerProjections(
+        joined.with_rows(torch.cat([queries, keys, values])),
+        joined.with_rows(gates),
+        pairs.with_rows(rates.flatten()),
+        pairs.with_rows(times.flatten()),
+    )

@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linears
-from worker.engine.models.layer_ops import activate, sigmoid, softplus
-from worker.engine.models.loader import WeightReader
+from worker.engine.layers.linear import Linear
+from worker.engine.models.decoder_weights import DecoderWeights
+from worker.engine.models.layer_ops import LayerOps, activate, sigmoid, softplus
 from worker.engine.models.model import ModelInput
 from worker.engine.models.recurrent.gated_delta_scan import gated_delta_scan, of_length_one
 from worker.engine.models.recurrent.recurrent_config import KimiDeltaConfig
@@ -23,37 +23,34 @@ class KimiDeltaMixer:
     def __init__(
         self,
         config: KimiDeltaConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
-        linears: Linears,
+        ops: LayerOps,
         state_id: int,  # its place among the recurrent layers
     ) -> None:
         size, num_heads, head_dim = config.hidden_size, config.num_heads, config.head_dim
         num_values, kernel_size = config.num_values, config.kernel_size
 
         def read(name: str, *shape: int) -> torch.Tensor:
-            return reader.read(prefix + name, *shape)
+            return weights.reader.read(prefix + name, *shape)
 
-        def weight(name: str, num_outputs: int, num_inputs: int) -> torch.Tensor:
-            return read(f"{name}_proj.weight", num_outputs, num_inputs)
+        def projection(num_inputs: int, **sizes: int) -> Linear:
+            modules = {f"{name}_proj": size for name, size in sizes.items()}
+            return ops.projection(*weights.projection(prefix, modules, num_inputs))
 
         self._config = config
         self._state_id = state_id
-        inner = [
-            *(weight(part, num_values, size) for part in _PARTS),
-            *(weight(name, head_dim, size) for name in ("f_a", "g_a")),
-            weight("b", num_heads, size),
-        ]
-        self._sizes = [3 * num_values, head_dim, head_dim, num_heads]
-        self._in = linears.make(torch.cat(inner), None)
+        self._channels = projection(size, **dict.fromkeys(_PARTS, num_values))
+        self._sizes = [head_dim, head_dim, num_heads]
+        self._short = projection(size, f_a=head_dim, g_a=head_dim, b=num_heads)
         taps = [read(f"{part}_conv1d.weight", num_values, 1, kernel_size) for part in _PARTS]
         self._convolution = ShortConvolution(torch.cat(taps), None)
-        self._times = linears.make(weight("f_b", num_values, head_dim), None)
+        self._times = projection(head_dim, f_b=num_values)
         self._time_bias = read("dt_bias", num_values).float()
         self._decay_rates = -torch.exp(read("A_log", 1, 1, num_heads, 1).float())[0]
-        self._gates = linears.make(weight("g_b", num_values, head_dim), None)
+        self._gates = projection(head_dim, g_b=num_values)
         self._norm = read("o_norm.weight", head_dim).float()
-        self._out = linears.make(weight("o", size, num_values), None)
+        self._out = projection(num_values, o=size)
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
@@ -62,8 +59,8 @@ class KimiDeltaMixer:
         states, config = batch.states, self._config
         assert states is not None, "the runner has a cache of them"
         past, matrices = states.layers[self._state_id]
-        channels, short_times, short_gates, rates = torch.split(self._in(x), self._sizes, dim=-1)
-        joined = activate(self._convolution.forward(channels, past, states), "silu")
+        short_times, short_gates, rates = torch.split(self._short(x), self._sizes, dim=-1)
+        joined = activate(self._convolution.forward(self._channels(x), past, states), "silu")
         queries, keys, values = (self._heads(part) for part in joined.chunk(3, dim=-1))
         times = softplus(self._times(short_times.contiguous()).float() + self._time_bias)
         output = gated_delta_scan(

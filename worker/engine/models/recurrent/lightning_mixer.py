@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linears
-from worker.engine.models.layer_ops import activate, sigmoid
-from worker.engine.models.loader import WeightReader
+from worker.engine.layers.linear import Linear
+from worker.engine.models.decoder_weights import DecoderWeights
+from worker.engine.models.layer_ops import LayerOps, activate, sigmoid
 from worker.engine.models.model import ModelInput
 from worker.engine.models.recurrent.recurrent_config import LightningConfig
 from worker.engine.models.recurrent.selective_scan import selective_scan
@@ -22,25 +22,25 @@ class LightningMixer:
     def __init__(
         self,
         config: LightningConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
-        linears: Linears,
+        ops: LayerOps,
         state_id: int,  # its place among the recurrent layers
     ) -> None:
         size, num_values = config.hidden_size, config.num_values
 
-        def read(name: str, *shape: int) -> torch.Tensor:
-            return reader.read(f"{prefix}{name}.weight", *shape)
+        def projection(name: str, num_outputs: int, num_inputs: int) -> Linear:
+            return ops.projection(*weights.projection(prefix, {name: num_outputs}, num_inputs))
 
         self._config = config
         self._state_id = state_id
-        self._in = linears.make(read("qkv_proj", 3 * num_values, size), None)
-        self._gates = linears.make(read("output_gate", num_values, size), None)
+        self._in = projection("qkv_proj", 3 * num_values, size)
+        self._gates = projection("output_gate", num_values, size)
         heads = torch.arange(1, config.num_heads + 1)
         slopes = 2.0 ** (-8.0 / config.num_heads * heads) * config.slope_scale
-        self._norm = read("norm", num_values).float()
+        self._norm = weights.reader.read(f"{prefix}norm.weight", num_values).float()
         self._rates = -slopes[:, None, None].to(self._norm.device)
-        self._out = linears.make(read("out_proj", size, num_values), None)
+        self._out = projection("out_proj", size, num_values)
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend

@@ -6,10 +6,9 @@ import torch
 from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linear, Linears
 from worker.engine.layers.state_layer import ScannedRows
-from worker.engine.models.layer_ops import activate, softplus
-from worker.engine.models.loader import WeightReader
+from worker.engine.models.decoder_weights import DecoderWeights
+from worker.engine.models.layer_ops import LayerOps, activate, softplus
 from worker.engine.models.model import ModelInput
 from worker.engine.models.recurrent.recurrent_config import MambaConfig
 from worker.engine.models.recurrent.selective_scan import selective_scan
@@ -22,24 +21,23 @@ class MambaMixer:
     def __init__(
         self,
         config: MambaConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
-        linears: Linears,
+        ops: LayerOps,
         state_id: int,  # its place among the recurrent layers
     ) -> None:
-        size, projection_size = config.hidden_size, config.projection_size
+        size = config.hidden_size
 
         def read(name: str, *shape: int) -> torch.Tensor:
-            return reader.read(prefix + name, *shape)
-
-        def projection(name: str, shape: tuple[int, int], *, has_bias: bool) -> Linear:
-            bias = read(f"{name}.bias", shape[0]) if has_bias else None
-            return linears.make(read(f"{name}.weight", *shape), bias)
+            return weights.reader.read(prefix + name, *shape)
 
         self._config = config
         self._state_id = state_id
-        in_shape, out_shape = (projection_size, size), (size, config.num_values)
-        self._in = projection("in_proj", in_shape, has_bias=config.has_in_bias)
+        self._in = ops.projection(
+            *weights.projection(
+                prefix, {"in_proj": config.projection_size}, size, has_bias=config.has_in_bias
+            )
+        )
         self._convolution = ShortConvolution(
             read("conv1d.weight", config.num_channels, 1, config.kernel_size),
             read("conv1d.bias", config.num_channels) if config.has_conv_bias else None,
@@ -50,7 +48,11 @@ class MambaMixer:
         self._norm: torch.Tensor | None = None
         if config.norm != "none":
             self._norm = read("norm.weight", config.num_values).float()
-        self._out = projection("out_proj", out_shape, has_bias=config.has_out_bias)
+        self._out = ops.projection(
+            *weights.projection(
+                prefix, {"out_proj": size}, config.num_values, has_bias=config.has_out_bias
+            )
+        )
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend

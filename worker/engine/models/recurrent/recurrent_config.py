@@ -22,6 +22,10 @@ class ShortConvConfig:
         return StateLayer(((self.kernel_size - 1, self.num_channels),))
 
     @property
+    def projection_names(self) -> tuple[str, ...]:
+        return "in_proj", "out_proj"
+
+    @property
     def num_projection_values(self) -> int:
         return 4 * self.num_channels * self.num_channels
 
@@ -67,6 +71,10 @@ class MambaConfig:
         return StateLayer(((self.kernel_size - 1, self.num_channels), matrices))
 
     @property
+    def projection_names(self) -> tuple[str, ...]:
+        return "in_proj", "out_proj"
+
+    @property
     def num_projection_values(self) -> int:
         return self.hidden_size * (self.projection_size + self.num_values)
 
@@ -91,6 +99,10 @@ class ChannelMambaConfig:
         """As of one head, whose dimensions are the channels."""
         vectors = 1, self.num_channels, self.state_size
         return StateLayer(((self.kernel_size - 1, self.num_channels), vectors))
+
+    @property
+    def projection_names(self) -> tuple[str, ...]:
+        return "in_proj", "x_proj", "dt_proj", "out_proj"
 
     @property
     def num_projection_values(self) -> int:
@@ -136,6 +148,16 @@ class DeltaNetConfig:
         return StateLayer(((self.kernel_size - 1, self.num_channels), matrices))
 
     @property
+    def projection_names(self) -> tuple[str, ...]:
+        match self.stored:
+            case "apart":
+                return (*(f"{each}_proj" for each in "qkvgba"), "out_proj")
+            case "joined":
+                return (*(f"in_proj_{each}" for each in ("qkv", "z", "b", "a")), "out_proj")
+            case "by key head":
+                return "in_proj_qkvz", "in_proj_ba", "out_proj"
+
+    @property
     def num_projection_values(self) -> int:
         outputs = self.num_channels + 2 * self.num_values + 2 * self.num_value_heads
         return self.hidden_size * outputs
@@ -162,6 +184,12 @@ class KimiDeltaConfig:
         return StateLayer(((self.kernel_size - 1, 3 * self.num_values), matrices))
 
     @property
+    def projection_names(self) -> tuple[str, ...]:
+        return tuple(
+            f"{each}_proj" for each in ("q", "k", "v", "f_a", "g_a", "b", "f_b", "g_b", "o")
+        )
+
+    @property
     def num_projection_values(self) -> int:
         outer_size = 4 * self.num_values + 2 * self.head_dim + self.num_heads
         return self.hidden_size * outer_size + 2 * self.head_dim * self.num_values
@@ -184,6 +212,10 @@ class LightningConfig:
     @property
     def state_layer(self) -> StateLayer:
         return StateLayer(((self.num_heads, self.head_dim, self.head_dim),))
+
+    @property
+    def projection_names(self) -> tuple[str, ...]:
+        return "qkv_proj", "output_gate", "out_proj"
 
     @property
     def num_projection_values(self) -> int:

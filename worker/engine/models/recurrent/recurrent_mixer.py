@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from worker.engine.layers.linear import Linears
-from worker.engine.models.loader import WeightReader
+from worker.engine.models.decoder_weights import DecoderWeights
+from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.recurrent.channel_mamba_mixer import ChannelMambaMixer
 from worker.engine.models.recurrent.delta_net_mixer import DeltaNetMixer
 from worker.engine.models.recurrent.kimi_delta_mixer import KimiDeltaMixer
@@ -32,17 +32,17 @@ RecurrentMixer: TypeAlias = (
 
 
 def make_recurrent_mixer(
-    config: RecurrentConfig, reader: WeightReader, prefix: str, linears: Linears, state_id: int
+    config: RecurrentConfig, weights: DecoderWeights, prefix: str, ops: LayerOps, state_id: int
 ) -> RecurrentMixer:
     """`prefix` of the names of its tensors, `state_id` its place among the recurrent layers."""
     if isinstance(config, ShortConvConfig):
-        return ShortConvMixer(config, reader, prefix, linears, state_id)
+        return ShortConvMixer(config, weights, prefix, ops, state_id)
     if isinstance(config, DeltaNetConfig):
-        return DeltaNetMixer(config, reader, prefix, linears, state_id)
+        return DeltaNetMixer(config, weights, prefix, ops, state_id)
     if isinstance(config, KimiDeltaConfig):
-        return KimiDeltaMixer(config, reader, prefix, linears, state_id)
+        return KimiDeltaMixer(config, weights, prefix, ops, state_id)
     if isinstance(config, LightningConfig):
-        return LightningMixer(config, reader, prefix, linears, state_id)
+        return LightningMixer(config, weights, prefix, ops, state_id)
     if isinstance(config, ChannelMambaConfig):
-        return ChannelMambaMixer(config, reader, prefix, linears, state_id)
-    return MambaMixer(config, reader, prefix, linears, state_id)
+        return ChannelMambaMixer(config, weights, prefix, ops, state_id)
+    return MambaMixer(config, weights, prefix, ops, state_id)

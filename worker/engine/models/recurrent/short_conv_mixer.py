@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from worker.engine.layers.attention_backend import AttentionBackend
-from worker.engine.layers.linear import Linears
-from worker.engine.models.loader import WeightReader
+from worker.engine.layers.linear import Linear
+from worker.engine.models.decoder_weights import DecoderWeights
+from worker.engine.models.layer_ops import LayerOps
 from worker.engine.models.model import ModelInput
 from worker.engine.models.recurrent.recurrent_config import ShortConvConfig
 from worker.engine.models.recurrent.short_convolution import ShortConvolution
@@ -18,26 +19,27 @@ class ShortConvMixer:
     def __init__(
         self,
         config: ShortConvConfig,
-        reader: WeightReader,
+        weights: DecoderWeights,
         prefix: str,  # of the names of its tensors
-        linears: Linears,
+        ops: LayerOps,
         state_id: int,  # its place among the recurrent layers
     ) -> None:
         size = config.num_channels
 
-        def bias(name: str, length: int) -> torch.Tensor | None:
-            return reader.read(f"{prefix}{name}.bias", length) if config.has_bias else None
+        def projection(name: str, num_outputs: int) -> Linear:
+            sizes = {name: num_outputs}
+            return ops.projection(
+                *weights.projection(prefix, sizes, size, has_bias=config.has_bias)
+            )
 
         self._state_id = state_id
-        self._in = linears.make(
-            reader.read(f"{prefix}in_proj.weight", 3 * size, size), bias("in_proj", 3 * size)
-        )
+        read = weights.reader.read
+        self._in = projection("in_proj", 3 * size)
         self._convolution = ShortConvolution(
-            reader.read(f"{prefix}conv.weight", size, 1, config.kernel_size), bias("conv", size)
+            read(f"{prefix}conv.weight", size, 1, config.kernel_size),
+            read(f"{prefix}conv.bias", size) if config.has_bias else None,
         )
-        self._out = linears.make(
-            reader.read(f"{prefix}out_proj.weight", size, size), bias("out_proj", size)
-        )
+        self._out = projection("out_proj", size)
 
     def forward(
         self, x: torch.Tensor, batch: ModelInput, attention: AttentionBackend
