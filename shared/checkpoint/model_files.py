@@ -102,7 +102,8 @@ def served_name(model: str) -> str:
 
 def weight_files(path: Path) -> list[Path]:
     """The files of weights in a checkpoint's folder."""
-    return sorted(path.glob("*.safetensors")) or sorted(path.glob("*.gguf"))
+    found = (sorted(filter(Path.is_file, path.glob(f"*.{end}"))) for end in ("safetensors", "gguf"))
+    return next(filter(None, found), [])
 
 
 @dataclass(frozen=True, slots=True)

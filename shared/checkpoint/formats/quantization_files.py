@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from shared.checkpoint.formats.methods.auto_round import read_auto_round
 from shared.checkpoint.formats.methods.awq import read_awq
 from shared.checkpoint.formats.methods.bits_and_bytes import read_bits_and_bytes
 from shared.checkpoint.formats.methods.compressed_tensors import read_compressed_tensors
@@ -21,6 +22,8 @@ from shared.errors import ConfigError
 
 # The tools whose checkpoints are read.
 METHODS: Mapping[str, Callable[[Section], Quantization | None]] = {
+    "auto-round": read_auto_round,
+    "intel/auto-round": read_auto_round,
     "awq": read_awq,
     "bitsandbytes": read_bits_and_bytes,
     "compressed-tensors": read_compressed_tensors,

@@ -9,6 +9,7 @@ from typing import Annotated, BinaryIO, Self
 
 import msgspec
 
+from shared.checkpoint.json_file import regular_bytes
 from shared.errors import ConfigError
 
 _PREFIX_BYTES = 8  # the head's length, before it
@@ -59,8 +60,8 @@ class SafetensorsFile:
     def read(cls, path: Path) -> Self:
         """Raises ConfigError for what is missing, cut, or cannot be what it says."""
         try:
+            num_bytes = regular_bytes(path)
             with path.open("rb") as stream:
-                num_bytes = path.stat().st_size
                 return cls(path, num_bytes, read_headers(str(path), stream, num_bytes))
         except FileNotFoundError:
             raise ConfigError(f"{path} is missing") from None

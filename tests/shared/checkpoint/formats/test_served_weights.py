@@ -92,7 +92,7 @@ def test_shapes_that_config_json_does_not_tell(tmp_path: Path) -> None:
     ("config", "sentence"),
     [
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantised by aqlm are not supported"),
-        ({"quantization_config": {"quant_method": ["x"]}}, "only by awq, bitsandbytes"),
+        ({"quantization_config": {"quant_method": ["x"]}}, "only by auto-round, intel"),
         ({"quantization_config": {}}, "by an unnamed method are not supported"),
         ({"quantization_config": "int8"}, "'quantization_config' must be an object, not 'int8'"),
         ({"text_config": {"quantization_config": 4}}, "must be an object, not 4"),

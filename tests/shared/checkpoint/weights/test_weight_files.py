@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from shared.checkpoint.json_file import read_json
 from shared.checkpoint.weights.safetensors_file import SafetensorsFile
 from shared.checkpoint.weights.weight_files import check_weights
 from shared.errors import ConfigError
@@ -156,8 +158,14 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a\.safetensors is missing"):
         SafetensorsFile.read(tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot read .*b\.safetensors: Is a directory"):
-        SafetensorsFile.read(tmp_path / "b.safetensors")
+    os.mkfifo(tmp_path / "c.safetensors")
+    (tmp_path / "d.safetensors").symlink_to("/dev/zero")
+    for name in "bcd":
+        file = tmp_path / f"{name}.safetensors"
+        with pytest.raises(ConfigError, match=rf"{name}\.safetensors is no regular file"):
+            SafetensorsFile.read(file)
+        with pytest.raises(ConfigError, match=rf"{name}\.safetensors is no regular file"):
+            read_json(file, dict)
 
 
 def sharded(folder: Path, weight_map: object) -> Path:

@@ -347,6 +347,19 @@ KINDS: dict[str, Kind] = {
         },
         store_awq,
     ),
+    "auto-round as gptq": Kind(
+        {
+            "quant_method": "auto-round",
+            "bits": 4,
+            "group_size": GROUP,
+            "sym": False,
+            "data_type": "int",
+            "packing_format": "auto_round:auto_gptq",
+            "autoround_version": "0.9.1",
+            "extra_config": {"lm_head": {"bits": 16, "data_type": "float"}},
+        },
+        functools.partial(store_gptq, num_bits=4, zero_offset=1, has_order=False),
+    ),
     "fp8 by tensor": Kind(
         {"quant_method": "fp8", "activation_scheme": "static"}, _bytes(FP8, (0, 0))
     ),

@@ -25,6 +25,7 @@ from tests.worker.engine_fakes import make_add
 SHAPES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
 Q_PROJ = "model__layers__0__self_attn__q_proj__"
 NAN = float("nan")
+AUTO_ROUND = KINDS["auto-round as gptq"].section
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +75,12 @@ def test_parts_that_do_not_fit(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"quant_method": "aqlm"}, "quantised by aqlm are not supported, only by awq, bits"),
+        ({"quant_method": "aqlm"}, "quantised by aqlm are not supported, only by auto-round"),
         ({"bits": 4}, "quantised by an unnamed method are not supported"),
         ({"quant_method": "gptq"}, "missing required field `bits`"),
+        (AUTO_ROUND | {"packing_format": "auto_round"}, "packing_format='auto_round' is not supp"),
+        (AUTO_ROUND | {"act_bits": 8}, "act_bits=8 is not supported"),
+        (AUTO_ROUND | {"extra_config": {"lm_head": {"bits": 3}}}, "bits=3 is not supported"),
         (KINDS["gptq"].section | {"bits": 3}, "bits=3 is not supported"),
         (KINDS["gptq"].section | {"group_size": 0}, "group_size=0 is not supported"),
         (KINDS["gptq"].section | {"dynamic": {"+:x": {"bits": 3}}}, "bits=3 is not supported"),
