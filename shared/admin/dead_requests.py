@@ -15,6 +15,9 @@ from shared.protocol.dead import DeadRequest
 from shared.protocol.prompt_object import dead_prompt_object, prompt_object
 from shared.protocol.request import GenerateRequest
 from shared.subjects import requeued_rid
+from shared.telemetry.log import get_logger
+
+log = get_logger(__name__)
 
 
 class NotKept(JetflockError):
@@ -82,12 +85,16 @@ class DeadRequests:
         return name
 
     async def all(self) -> list[StoredDead]:
-        """Oldest first. Raises BrokerError."""
+        """Oldest first. One that cannot be read is left out, and logged. Raises BrokerError."""
         found: dict[str, StoredDead] = {}
         async for message in self._js.direct_scan(
             self._subjects.dead_stream, self._subjects.dead("*")
         ):
-            dead = decode(DeadRequest, message.data)
+            try:
+                dead = decode(DeadRequest, message.data)
+            except ProtocolError as exc:
+                log.warning("dead_request_unreadable", seq=message.seq, error=str(exc))
+                continue
             before = found.get(dead.rid)
             seqs = (message.seq,) if before is None else (*before.seqs, message.seq)
             found[dead.rid] = StoredDead(dead, seqs)

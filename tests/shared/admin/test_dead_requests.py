@@ -62,8 +62,9 @@ async def test_what_is_larger_than_all_is_refused(cluster: Cluster) -> None:
         await DeadRequests(cluster).put(make_dead(ROOM_BYTES))
 
 
-async def test_the_too_old_are_dropped(cluster: Cluster) -> None:
+async def test_the_too_old_are_dropped_beside_one_that_cannot_be_read(cluster: Cluster) -> None:
     dead = DeadRequests(cluster)
+    await cluster.js.publish(cluster.subjects.dead("pool"), b"of a later version")
     old, young = make_dead(10, age_s=3700), make_dead(10, age_s=10)
     for request in (old, young):
         await dead.put(request)
