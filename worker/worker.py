@@ -316,6 +316,7 @@ class Worker:
         self._metrics.set_state(card.state)
         metrics.num_running.set(card.num_running)
         metrics.num_waiting.set(card.num_waiting)
+        metrics.num_waiting_tokens.set(card.num_waiting_tokens)
         metrics.kv_cache_usage.set(card.kv_cache_usage)
         metrics.set_gpu(card.gpu)
         metrics.set_kernel_set(card.kernel_set)

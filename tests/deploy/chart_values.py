@@ -38,6 +38,19 @@ GPU: Values = {
     ]
 }
 
+# Prompts are computed apart from tokens; each role is scaled by its own load.
+ROLES_APART: Values = {
+    "worker": {
+        "kvTransferPort": 9092,
+        "extraArgs": ["--kv-disk-dir=/dev/shm/kv"],
+        "autoscaling": {"type": "hpa"},
+    },
+    "models": [
+        {"name": "prompts", "model": "org/large", "role": "prefill"},
+        {"name": "tokens", "model": "org/large", "role": "decode", "gpus": 1},
+    ],
+}
+
 _SPREAD = [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
             "whenUnsatisfiable": "ScheduleAnyway"}]  # fmt: skip
 _POD: Values = {
@@ -170,6 +183,7 @@ CASES: dict[str, Values] = {
     },
     "gpu": GPU,
     "keda": KEDA,
+    "roles": ROLES_APART,
     "everything": EVERYTHING,
     "no_models": {"models": []},
 }

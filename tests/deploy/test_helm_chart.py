@@ -26,7 +26,7 @@ from shared.cluster import open_cluster
 from shared.config import FLAT, ClusterConfig
 from shared.status.health import LIVE_PATH, READY_PATH
 from shared.subjects import Subjects, pool_slug
-from tests.deploy.chart_values import CASES, EVERYTHING, EXTERNAL_NATS, GPU, KEDA
+from tests.deploy.chart_values import CASES, EVERYTHING, EXTERNAL_NATS, GPU, KEDA, ROLES_APART
 from tests.deploy.crd_schemas import CRD_SCHEMAS
 from tests.deploy.helm_chart import HelmChart, Manifest, Rendered, Values, env_of
 from tests.deploy.local_stack import REPOSITORY
@@ -140,6 +140,7 @@ def bundled_nats(**config: Values) -> Values:
         (a_model(shutdownTimeoutSeconds=55), "+ 5 = 60: else requests are not handed over"),
         (a_model(autoscaling={"minReplicas": 9}), "above maxReplicas = 4"),
         (a_model(autoscaling={"type": "hpa", "minReplicas": 0}), "does not scale to zero"),
+        (a_model(role="decode", autoscaling={"type": "keda"}), "role decode are scaled by hpa"),
         (
             {"setup": {"enabled": False}, **a_model(autoscaling={"type": "keda"})},
             "missing consumer",
@@ -470,6 +471,20 @@ def test_an_autoscaler_owns_the_number_of_replicas(chart: HelmChart) -> None:
         "jf-jetflock-worker-metered": None,
         "jf-jetflock-worker-fixed": 5,
     }
+
+
+def test_workers_of_each_role_are_scaled_by_their_own_load(chart: HelmChart) -> None:
+    rendered = chart.render(ROLES_APART)
+    metrics = {
+        "prefill": ("prompts", "jetflock_num_prompt_tokens_waiting", "2048"),
+        "decode": ("tokens", "jetflock_num_requests_running", "16"),
+    }
+    for role, (name, metric, target) in metrics.items():
+        full_name = f"jf-jetflock-worker-{name}"
+        assert f"--role={role}" in rendered.container(full_name)["args"]
+        spec = rendered.one("HorizontalPodAutoscaler", full_name)["spec"]
+        [pods] = (each["pods"] for each in spec["metrics"])
+        assert (pods["metric"]["name"], pods["target"]["averageValue"]) == (metric, target)
 
 
 def test_frontends_and_detokenizers_are_scaled_by_their_load(chart: HelmChart) -> None:

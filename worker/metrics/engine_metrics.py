@@ -33,6 +33,9 @@ class EngineMetrics:
         gauge, counter = make.gauge, make.counter
         self.num_running = gauge("num_requests_running", "Requests in the engine's batch.")
         self.num_waiting = gauge("num_requests_waiting", "Requests waiting inside the engine.")
+        self.num_waiting_tokens = gauge(
+            "num_prompt_tokens_waiting", "Tokens of prompts that the engine has not computed yet."
+        )
         self.kv_cache_usage = gauge("kv_cache_usage_perc", "Share of KV slots in use, 0 to 1.")
         self.last_step_age_s = gauge(
             "last_step_age_seconds", "Seconds since the last engine step while requests run."
