@@ -16,13 +16,14 @@ from shared.telemetry.log import get_logger
 from worker.affinity.page_peers import mark_of
 
 _LOOK_S = 1.0
+_CARD_S = 1 / 16  # for each card: what all looks cost grows with a pool, not with its square
 
 log = get_logger(__name__)
 
 
 class PoolRoles:
-    """The other workers that are ready, by their cards: looked at each second where this worker
-    has not both roles, or may fetch pages from others.
+    """The other workers that are ready, by their cards: looked at each second, in large pools less
+    often, where this worker has not both roles, or may fetch pages from others.
 
     What is believed of them decides who computes, and never what becomes of a request: whoever is
     asked in vain costs a message, and a queue that two pull from is as good as one.
@@ -49,6 +50,7 @@ class PoolRoles:
         self._others: list[WorkerCard] = []
         self._num_asked: dict[str, int] = {}  # of those that decode, since the last look
         self._missed: set[str] = set()  # of these, by the last look
+        self._num_cards = 0
         self._has_looked = False
         self._has_warned = False
 
@@ -58,13 +60,14 @@ class PoolRoles:
             with contextlib.suppress(BrokerError):
                 await self.look()
                 await on_look()
-            await asyncio.sleep(beat_s(_LOOK_S))
+            await asyncio.sleep(beat_s(max(_LOOK_S, self._num_cards * _CARD_S)))
 
     async def look(self) -> None:
         """Raises BrokerError. While heartbeats cannot be written, who is absent may be alive; and a
         look may miss one whose card is written meanwhile, but not two looks.
         """
         found = readable(WorkerCard, await self._workers.entries(f"{self._pool}."))
+        self._num_cards = len(found)
         if not self._heartbeats.is_steady:
             return
         cards = {card.worker: card for card in found if card.worker != self._worker_id}
