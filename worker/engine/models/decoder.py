@@ -57,10 +57,7 @@ class DecoderModel:
         self._positions: torch.Tensor | None = None  # [num_positions, hidden_size]
         if config.position_offset is not None:
             self._positions = weights.positions()[config.position_offset :]
-        self._embedding_scale = config.embedding_scale
-        if config.is_embedding_scale_rounded:
-            rounded = torch.tensor(config.embedding_scale, dtype=self._table.dtype)
-            self._embedding_scale = float(rounded)
+        self._embedding_scale = config.embedding_factor(self._table.dtype)
         self._layers = [
             make_layer(config, weights.layer(layer_id), mixer, mlp, ops, layer_id)
             for layer_id, (mixer, mlp) in enumerate(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import compress, count
 from typing import Self
 
+import torch
+
 from shared.errors import ConfigError
 from worker.engine.layers.attention_backend import AttentionLayer
 from worker.engine.models.experts.experts_config import ExpertsConfig
@@ -137,6 +139,12 @@ class DecoderConfig(ModelConfig):
         if growth is None or growth.begins_at < (max_context_len or self.max_context_len):
             return self
         return replace(self, query_growth=None)
+
+    def embedding_factor(self, dtype: torch.dtype) -> float:
+        """What an embedding is multiplied with, where weights are of `dtype`."""
+        if not self.is_embedding_scale_rounded:
+            return self.embedding_scale
+        return float(torch.tensor(self.embedding_scale, dtype=dtype))
 
     @property
     def num_positions(self) -> int:
@@ -279,8 +287,24 @@ class DecoderConfig(ModelConfig):
         """The first thing that Llama, Qwen 3, and their mixtures of experts have not."""
         head_norm = self.head_norm
         has = {
-            "its sinks of attention": self.has_sinks,
+            "its gate of attention": self.has_attention_gate,
+            "its kind of norm": not self.norm.is_plain,
+            "its shapes of layers": self.has_several_shapes,
+            "its inputs of each layer": self.has_layer_scales,
+            "its growth of queries": self.query_growth is not None,
+            "its embeddings of positions": self.position_offset is not None,
+            "its norm of embeddings": self.norms_embeddings,
+            "its bound of queries, keys and values": self.qkv_bound is not None,
+            "its bias of the head": self.has_head_bias,
+            "its order of weights": self.is_qkv_by_head or self.is_stored_transposed,
+            "its chunks of attention": any(layer.chunk for layer in self.attention_layers),
+            "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_plain,
+            "its kind of MLP": not self.mlp.is_plain,
+            "its rotation by layer": {*self.layer_ropes} != {self.rope},
+            "soft caps": self.logits_soft_cap is not None
+            or any(layer.soft_cap is not None for layer in self.attention_layers),
+            "its sinks of attention": self.has_sinks,
         }
         return self.beyond_native or next((name for name, is_so in has.items() if is_so), None)
 
@@ -341,24 +365,11 @@ class DecoderConfig(ModelConfig):
             "a state beside keys and values": bool(self.recurrent),
             "its latent of keys and values": self.latent is not None,
             "its kind of experts": any(each and not each.is_native for each in self.experts),
-            "its gate of attention": self.has_attention_gate,
-            "its kind of norm": not self.norm.is_plain,
-            "its shapes of layers": self.has_several_shapes,
-            "its kept inputs of mixers": bool(self.kept_inputs),
-            "its inputs of each layer": self.layer_inputs is not None or self.has_layer_scales,
-            "its growth of queries": self.query_growth is not None,
-            "its embeddings of positions": self.position_offset is not None,
-            "its norm of embeddings": self.norms_embeddings,
-            "its bound of queries, keys and values": self.qkv_bound is not None,
-            "its bias of the head": self.has_head_bias,
-            "its order of weights": self.is_qkv_by_head or self.is_stored_transposed,
-            "its chunks of attention": any(layer.chunk for layer in self.attention_layers),
-            "its places of norms": self.is_parallel or self.norm_places != LLAMA_PLACES,
+            "its inputs of each layer": self.layer_inputs is not None,
+            "its factors of weights": bool(self.weight_scales),
+            "its values, shorter than keys,": self.value_dim is not None,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_native,
-            "its kind of MLP": not self.mlp.is_plain,
-            "its rotation by layer": {*self.layer_ropes} != {self.rope},
-            "soft caps": self.logits_soft_cap is not None
-            or any(layer.soft_cap is not None for layer in self.attention_layers),
+            "its kind of MLP": self.mlp.is_learned,
         }
         return next((name for name, is_so in has.items() if is_so), None)
 

@@ -75,14 +75,13 @@ class HeadNormConfig:
     @property
     def is_plain(self) -> bool:
         """Qwen 3's."""
-        return self.scope == "shared" and self.is_native and not self.is_after_rope
+        is_more = self.is_after_rope or self.is_of_rotated or self.norms_values or self.has_bias
+        return self.scope == "shared" and not is_more
 
     @property
     def is_native(self) -> bool:
         """Whether our C++ computes it."""
-        is_whole_of_rotated = self.scope == "whole" and self.is_after_rope
-        is_more = is_whole_of_rotated or self.is_of_rotated or self.norms_values or self.has_bias
-        return self.scope != "bare" and not is_more
+        return not (self.scope == "whole" and self.is_after_rope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class LayerEnd:
         ops: LayerOps,
     ) -> None:
         prefix, inputs = f"model.layers.{layer_id}.", config.layer_inputs
-        self._scale = weights.reader.read(f"{prefix}layer_scalar", 1)
+        self._scale = read_layer_scale(weights.reader, layer_id)
         self._inputs = inputs
         self._eps = config.norm.eps
         if inputs is not None:
@@ -88,3 +88,8 @@ class LayerEnd:
             gates = activate(self._gate(residual), self._inputs.activation)
             delta = rms_norm(self._up(gates * given), self._norm, self._eps)
         return delta * self._scale, residual * self._scale
+
+
+def read_layer_scale(reader: WeightReader, layer_id: int) -> torch.Tensor:
+    """[1]: what the stream is multiplied with when the layer is done."""
+    return reader.read(f"model.layers.{layer_id}.layer_scalar", 1)

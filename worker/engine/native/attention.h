@@ -16,6 +16,7 @@ struct QueryTile {
   const bf16* queries[kMaxQueryRows];
   bf16* outputs[kMaxQueryRows];
   int64_t positions[kMaxQueryRows];
+  int64_t last_seen[kMaxQueryRows];  // positions: their own, or that of an image's last token
   float sinks[kMaxQueryRows];  // scores beside those of the tokens, times log2(e)
 
   QueryTile() { std::fill_n(sinks, kMaxQueryRows, -std::numeric_limits<float>::infinity()); }
@@ -27,7 +28,16 @@ struct AttentionShape {
   const int32_t* pages;  // of the request
   int64_t kv_head;
   float scale;     // of the scores, times log2(e)
+  float soft_cap;  // a score becomes soft_cap * tanh(score / soft_cap); 0: it does not
   int64_t window;  // a query sees itself and window - 1 tokens before it; 0: all
+  int64_t chunk;   // tokens of positions [0, chunk), and so on, see none of others; 0: no chunks
+
+  int64_t first_seen(int64_t position) const {
+    if (chunk > 0) return position / chunk * chunk;
+    return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+  }
+
+  float weight_scale() const { return soft_cap > 0.0f ? soft_cap * kLog2E : scale; }
 };
 
 template <int kRows>
@@ -57,15 +67,18 @@ inline void score(const QueryTile& tile, const Block& block, const Block& next, 
 }
 
 // Scores of positions that the query does not see become -infinity.
-inline void mask_scores(Floats (&scores)[kNumGroups], int64_t start, int64_t position,
-                        int64_t window) {
-  const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+inline void mask_scores(Floats (&scores)[kNumGroups], int64_t start, int64_t first, int64_t last) {
   for (int group = 0; group < kNumGroups; ++group) {
     const int64_t group_start = start + group * kGroupTokens;
-    const Mask seen = first_lanes(std::clamp<int64_t>(position + 1 - group_start, 0, kLanes)) &
+    const Mask seen = first_lanes(std::clamp<int64_t>(last + 1 - group_start, 0, kLanes)) &
                       ~first_lanes(std::clamp<int64_t>(first - group_start, 0, kLanes));
     scores[group] = select(seen, scores[group], all(-std::numeric_limits<float>::infinity()));
   }
+}
+
+// Scores become shares of their cap. `scale`: of scores in units of it, times log2(e).
+inline void cap_scores(Floats (&scores)[kNumGroups], float scale) {
+  for (Floats& each : scores) each = tanh_of_power(multiply(each, all(2.0f * scale)));
 }
 
 // sums[row][start..] = sums * factors + weights x values, for kVectors * 16 dimensions.
@@ -116,8 +129,9 @@ inline void accumulate(float (&sums)[kMaxQueryRows][kMaxHeadDim], const float (&
 template <int kRows, class Pool>
 void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
   const int64_t head_dim = shape.pool.shape.head_dim;
-  const int64_t last_position = tile.positions[kRows - 1];
-  alignas(64) float sums[kMaxQueryRows][kMaxHeadDim] = {};
+  const int64_t last_position = *std::max_element(tile.last_seen, tile.last_seen + kRows);
+  const float scale = shape.weight_scale();
+  alignas(64) float sums[kMaxQueryRows][kMaxHeadDim];
   alignas(64) bf16 weights[kMaxQueryRows][kBlockTokens];
   float largest[kRows];  // score so far
   float bases[kRows];    // the same, scaled; finite also when nothing has been seen
@@ -126,10 +140,9 @@ void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
     largest[row] = -std::numeric_limits<float>::infinity();
     bases[row] = 0.0f;
     totals[row] = zeros();
+    std::fill_n(sums[row], head_dim, 0.0f);
   }
-  const int64_t first =
-      shape.window > 0 ? std::max<int64_t>(0, tile.positions[0] - shape.window + 1) : 0;
-  const int64_t first_start = first / kBlockTokens * kBlockTokens;
+  const int64_t first_start = shape.first_seen(tile.positions[0]) / kBlockTokens * kBlockTokens;
   typename Pool::Reader reader(shape.pool, shape.pages, shape.kv_head, first_start, last_position);
   for (int64_t start = first_start; start <= last_position; start += kBlockTokens) {
     const Block block = reader.read(start);
@@ -140,16 +153,16 @@ void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
     for (int row = 0; row < kRows; ++row) {
       Floats(&row_scores)[kNumGroups] = scores[row];
       reader.scale_scores(row_scores);
-      const int64_t position = tile.positions[row];
-      if (position < start + kBlockTokens - 1 ||
-          (shape.window > 0 && position - shape.window + 1 > start)) {
-        mask_scores(row_scores, start, position, shape.window);
+      if (shape.soft_cap > 0.0f) cap_scores(row_scores, shape.scale / shape.soft_cap);
+      const int64_t first = shape.first_seen(tile.positions[row]), last = tile.last_seen[row];
+      if (last < start + kBlockTokens - 1 || first > start) {
+        mask_scores(row_scores, start, first, last);
       }
       const float block_largest = largest_lane(larger(larger(row_scores[0], row_scores[1]),
                                                       larger(row_scores[2], row_scores[3])));
       factors[row] = 1.0f;
       if (!(block_largest <= largest[row])) {  // also true when it is not a number
-        const float new_largest = block_largest * shape.scale;
+        const float new_largest = block_largest * scale;
         const bool is_first = largest[row] == -std::numeric_limits<float>::infinity();
         factors[row] = is_first ? 0.0f : first_lane(exp2(all(bases[row] - new_largest)));
         largest[row] = block_largest;
@@ -157,7 +170,7 @@ void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
         totals[row] = multiply(totals[row], all(factors[row]));
       }
       for (int group = 0; group < kNumGroups; ++group) {
-        const Floats weight = exp2(fmsub(row_scores[group], all(shape.scale), all(bases[row])));
+        const Floats weight = exp2(fmsub(row_scores[group], all(scale), all(bases[row])));
         totals[row] = add(totals[row], weight);
         store_bf16(&weights[row][group * kGroupTokens], reader.scaled_weight(weight, group));
       }

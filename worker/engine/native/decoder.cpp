@@ -3,9 +3,7 @@
 // for bit, on the tokens computed beside it, nor on whether it comes in a prefill chunk or alone.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
-#include <type_traits>
 #include <vector>
 
 #include "attention.h"
@@ -15,6 +13,7 @@
 #include "input_rows.h"
 #include "linear.h"
 #include "lora.h"
+#include "norms.h"
 #include "packing.h"
 #include "product_team.h"
 #include "router.h"
@@ -34,24 +33,54 @@ enum HeadNorm : int64_t {
   kRotatedHead,  // by itself, once it is rotated
 };
 
+// What a token leaves for others, as a layer computes it.
+enum Kept : int64_t {
+  kOthersKeys,  // nothing: it sees what an earlier layer keeps
+  kKeysAlone,   // which are the values, too
+  kKeysAndValues,
+};
+
+struct HeadShape {
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+
+  int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
+  int64_t queries_size() const { return num_heads * head_dim; }
+  int64_t keys_size() const { return num_kv_heads * head_dim; }
+};
+
 struct LayerWeights {
-  const float* attention_norm;  // [hidden_size]
-  Linear qkv;                   // to queries, keys, values: heads one after the other
-  const float* query_norm;      // [num_heads, head_dim], or null
-  const float* key_norm;        // [num_kv_heads, head_dim], or null
-  const float* sinks;           // [num_heads]: a score of nothing, times log2(e); or null
+  HeadShape heads;
+  Kept kept;
+  Norm before_attention;  // [hidden_size]
+  Linear qkv;             // to queries, what is kept, gates: heads one after the other
+  Norm query_norm;        // [num_heads, head_dim]
+  Norm key_norm;          // [num_kv_heads, head_dim]
+  Norm value_norm;        // the same
+  const float* sinks;     // [num_heads]: a score of nothing, times log2(e); or null
   Linear output;
-  const float* mlp_norm;
+  Norm after_attention;
+  Norm before_mlp;
+  Norm after_mlp;
   // Of what every token goes through; without inputs where it goes through experts alone.
-  Linear gate_up;  // gates and values interleaved, see pack_linear
+  Linear gate_up;  // gated, gates and values are interleaved, see pack_linear
   Linear down;
+  Inner inner;
   Experts experts;  // none: without numbers
   Router router;    // who chooses them
   void* keys;  // this layer's part of the pool
   void* values;
-  int64_t window;  // of sliding attention; 0: none
+  int64_t rope;    // its angles' place in a step; -1: it does not rotate
+  int64_t window;  // as AttentionShape has it
+  int64_t chunk;
   int64_t has_window_pages;  // numbered by themselves
+  int64_t is_causal;         // else the tokens of an image see each other
+  int64_t grows_queries;     // by a step's factors
+  int64_t has_gates;         // by which what attention gives is multiplied
   float attention_scale;
+  float soft_cap;
+  float stream_scale;  // of the stream, when the layer is done
 
   bool has_mlp() const { return down.in_features > 0; }
   bool has_experts() const { return experts.num_experts > 0; }
@@ -59,16 +88,17 @@ struct LayerWeights {
 
 struct DecoderShape {
   int64_t hidden_size;
-  int64_t num_heads;
-  int64_t num_kv_heads;
-  int64_t head_dim;
   int64_t page_size;
   KVFormat kv_format;
   HeadNorm head_norm;
-  float norm_eps;
-  float embedding_scale;    // what an embedding is multiplied with
-  Linear embeddings;        // to vocab_size
-  const float* final_norm;  // [hidden_size]
+  NormRule norm;
+  int64_t is_parallel;       // attention and MLP are given the same stream
+  int64_t norms_embeddings;  // by the last norm
+  float qkv_bound;           // of queries, keys and values, as projected; 0: they have none
+  float embedding_scale;     // what an embedding is multiplied with
+  Linear embeddings;         // to vocab_size
+  const float* positions;    // [num_positions, hidden_size], added to embeddings; or null
+  Norm final_norm;           // [hidden_size]
   Linear lm_head;
 };
 
@@ -81,6 +111,13 @@ struct PagePlaces {
   const int32_t* page_table;  // [num_rows, max_pages]
 };
 
+// Of one rotation.
+struct Angles {
+  const int64_t* rows;   // [num_tokens], of cosines and sines
+  const float* cosines;  // [num_rows, head_dim / 2]
+  const float* sines;
+};
+
 // One step, as in forward_batch.py. The outputs are [num_tokens, hidden_size].
 struct Batch {
   int64_t num_tokens;
@@ -88,9 +125,9 @@ struct Batch {
   int64_t max_pages;
   const int64_t* input_ids;   // [num_tokens]
   const int64_t* positions;   // [num_tokens]
-  const int64_t* angle_rows;  // [num_tokens], of cosines and sines
-  const float* cosines;       // [num_angle_rows, head_dim / 2]
-  const float* sines;
+  const int64_t* reach;       // [num_tokens], the last position seen; null: its own
+  const Angles* angles;       // by rope
+  const float* query_factors;  // [num_tokens], where layers grow queries
   const int64_t* given_rows;  // [num_tokens], of `given`; -1: none. Null: no token has one
   const float* given;         // [1 + num_deep, num_given, hidden_size]: the first in place of
                               // embeddings, the others added to what the first layers give
@@ -110,31 +147,6 @@ struct Batch {
   }
 };
 
-// What brings values with so many squares to one length. `squares`: lanes to be added.
-inline float norm_scale(Floats squares, int64_t size, float eps) {
-  const float mean = sum_of_lanes(squares) / static_cast<float>(size);
-  return 1.0f / std::sqrt(mean + eps);
-}
-
-template <class Out>
-void rms_norm(const float* x, const float* weight, int64_t size, float eps, Out* out) {
-  Floats squares = zeros();
-  for (int64_t at = 0; at < size; at += kLanes) {
-    const Floats values = load(x + at, first_lanes(size - at));
-    squares = fmadd(values, values, squares);
-  }
-  const Floats scale = all(norm_scale(squares, size, eps));
-  for (int64_t at = 0; at < size; at += kLanes) {
-    const Mask mask = first_lanes(size - at);
-    const Floats values = multiply(multiply(load(x + at, mask), scale), load(weight + at, mask));
-    if constexpr (std::is_same_v<Out, float>) {
-      store(out + at, values, mask);
-    } else {
-      store_bf16(out + at, values, mask);
-    }
-  }
-}
-
 class Decoder {
  public:
   Decoder(const DecoderShape& shape, const LayerWeights* layers, int64_t num_layers,
@@ -146,6 +158,11 @@ class Decoder {
       for (const Linear* each : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
         inputs_.note(*each);
       }
+      plan_ids_.push_back(plan_id_of(layer.heads));
+      qkv_size_ = std::max(qkv_size_, layer.qkv.out_features);
+      attended_size_ = std::max(attended_size_, layer.heads.queries_size());
+      if (layer.kept == kKeysAlone) values_size_ = std::max(values_size_, layer.heads.keys_size());
+      has_sums_ |= layer.after_attention.exists() || layer.after_mlp.exists();
       inner_size_ = std::max(inner_size_, layer.down.in_features);
       gate_up_size_ = std::max({gate_up_size_, stride_of(layer.gate_up), down_size});
       if (!layer.has_experts()) continue;
@@ -157,16 +174,18 @@ class Decoder {
 
   void forward(const Batch& batch) {
     const int64_t num_tokens = batch.num_tokens;
-    const int64_t qkv_size = (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim;
     residual_.reserve(num_tokens * shape_.hidden_size);
+    if (has_sums_) sums_.reserve(num_tokens * shape_.hidden_size);
     normed_.reserve(num_tokens * shape_.hidden_size);
-    qkv_.reserve(num_tokens * qkv_size);
-    attended_.reserve(num_tokens * shape_.num_heads * shape_.head_dim);
+    if (has_two_inputs()) mlp_inputs_.reserve(num_tokens * shape_.hidden_size);
+    qkv_.reserve(num_tokens * qkv_size_);
+    values_.reserve(num_tokens * values_size_);
+    attended_.reserve(num_tokens * attended_size_);
     activated_.reserve(num_tokens * inner_size_);
     inputs_.reserve(num_tokens);
     routing_.reserve(num_tokens);
     experts_.reserve(num_tokens * num_chosen_);
-    plan_attention(batch);
+    for (AttentionPlan& plan : plans_) plan_attention(plan, batch);
     loras_.plan(batch.loras, layers_.size() * kNumProjections);
     if (loras_.has_any()) gate_up_.reserve(num_tokens * gate_up_size_);
     team_.run([&](ThreadTeam::Member& member) {
@@ -201,53 +220,132 @@ class Decoder {
     int64_t cost;  // of the whole request
   };
 
+  // Of all layers whose queries and keys have as many heads.
+  struct AttentionPlan {
+    int64_t num_kv_heads;
+    int64_t heads_per_kv_head;
+    std::vector<AttentionTask> tasks;
+  };
+
+  int64_t plan_id_of(const HeadShape& heads) {
+    const auto found = std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) {
+      return plan.num_kv_heads == heads.num_kv_heads &&
+             plan.heads_per_kv_head == heads.heads_per_kv_head();
+    });
+    const int64_t plan_id = found - plans_.begin();
+    if (found == plans_.end()) {
+      plans_.push_back({heads.num_kv_heads, heads.heads_per_kv_head(), {}});
+    }
+    return plan_id;
+  }
+
   template <class Finish>
   void project(ThreadTeam::Member& member, const Linear& linear, const bf16* rows,
                int64_t num_rows, const Finish& finish) {
     multiply(member, team_.size(), linear, inputs_.rows(rows, 0), num_rows, finish);
   }
 
-  int64_t heads_per_kv_head() const { return shape_.num_heads / shape_.num_kv_heads; }
-
   // The longest requests first, so that nothing long begins when the others are done. All queries
   // of a KV head one after the other, while its keys and values are in the second-level cache.
-  void plan_attention(const Batch& batch) {
-    tasks_.clear();
+  void plan_attention(AttentionPlan& plan, const Batch& batch) {
+    plan.tasks.clear();
     int64_t token = 0;
     for (int64_t row = 0; row < batch.num_rows; ++row) {
-      const int64_t num_query_rows = batch.query_lens[row] * heads_per_kv_head();
+      const int64_t num_query_rows = batch.query_lens[row] * plan.heads_per_kv_head;
       const int64_t last_token = token + batch.query_lens[row] - 1;
       const int64_t cost = num_query_rows * (batch.positions[last_token] + kBlockTokens);
-      for (int64_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+      for (int64_t kv_head = 0; kv_head < plan.num_kv_heads; ++kv_head) {
         for (int64_t end = num_query_rows; end > 0; end -= kTaskQueryRows) {
           const int64_t start = std::max<int64_t>(0, end - kTaskQueryRows);
-          tasks_.push_back({token, row, kv_head, start, end, cost});
+          plan.tasks.push_back({token, row, kv_head, start, end, cost});
         }
       }
       token += batch.query_lens[row];
     }
-    std::stable_sort(tasks_.begin(), tasks_.end(),
+    std::stable_sort(plan.tasks.begin(), plan.tasks.end(),
                      [](const auto& one, const auto& other) { return one.cost > other.cost; });
   }
 
   void run_layer(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
     const LayerWeights& layer = layers_[layer_id];
-    const int64_t hidden_size = shape_.hidden_size;
-    const int64_t attention_size = shape_.num_heads * shape_.head_dim;
-    norm_rows(member, batch, layer.attention_norm, layer_id);
+    begin_layer(member, batch, layer_id);
     project(member, layer.qkv, normed_.data(), batch.num_tokens, Store{qkv_.data()});
-    add_loras(member, layer_id, kQkv, normed_.data(), hidden_size, qkv_.data(),
+    add_loras(member, layer_id, kQkv, normed_.data(), shape_.hidden_size, qkv_.data(),
               layer.qkv.out_features);
-    run_attention(member, batch, layer);
-    add_loras(member, layer_id, kOutput, attended_.data(), attention_size, residual_.data(),
-              hidden_size);
-    norm_rows(member, batch, layer.mlp_norm, -1);
-    if (layer.has_experts()) run_experts(member, batch, layer);
+    run_attention(member, batch, layer_id);
+    float* sums = sums_before(layer.after_attention);
+    project(member, layer.output, attended_.data(), batch.num_tokens, AddTo{sums});
+    add_loras(member, layer_id, kOutput, attended_.data(), layer.heads.queries_size(), sums,
+              shape_.hidden_size);
+    if (!shape_.is_parallel) {
+      member.for_each(batch.num_tokens, [&](int64_t token) {
+        join(layer.after_attention, token);
+        norm_stream(layer.before_mlp, token, normed_.data());
+      });
+    }
+    const bf16* inputs = has_two_inputs(layer) ? mlp_inputs_.data() : normed_.data();
+    if (layer.has_experts()) run_experts(member, batch, layer, inputs);
     if (layer.has_mlp()) {
-      project_gate_up(member, batch, layer_id);
+      project_gate_up(member, batch, layer_id, inputs);
       project_down(member, batch, layer_id);
     }
     if (layer_id < batch.num_deep) add_given(member, batch, layer_id + 1);
+  }
+
+  // Whether the MLP has a norm of its own of the stream that attention is given, too.
+  bool has_two_inputs(const LayerWeights& layer) const {
+    return shape_.is_parallel && layer.before_mlp.exists();
+  }
+
+  bool has_two_inputs() const { return has_two_inputs(layers_[0]); }
+
+  void begin_layer(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
+    const LayerWeights& layer = layers_[layer_id];
+    member.for_each(batch.num_tokens, [&](int64_t token) {
+      if (layer_id > 0) end_layer(layer_id - 1, token);
+      hand_out(batch, layer_id, token, stream(token));
+      norm_stream(layer.before_attention, token, normed_.data());
+      if (has_two_inputs(layer)) norm_stream(layer.before_mlp, token, mlp_inputs_.data());
+    });
+  }
+
+  // Where the stream is read next: a phase less.
+  void end_layer(int64_t layer_id, int64_t token) {
+    const LayerWeights& layer = layers_[layer_id];
+    add_experts(layer, token);
+    join(layer.after_mlp, token);
+    if (layer.stream_scale == 1.0f) return;
+    float* to = stream(token);
+    for (int64_t at = 0; at < shape_.hidden_size; ++at) to[at] *= layer.stream_scale;
+  }
+
+  float* stream(int64_t token) const { return residual_.data() + token * shape_.hidden_size; }
+
+  // Where a part of a layer adds what it gives: to the stream, or to zeros that `norm` is of.
+  float* sums_before(const Norm& norm) const {
+    return norm.exists() ? sums_.data() : residual_.data();
+  }
+
+  // The norm of a token's sums is added to its stream; zeros are left.
+  void join(const Norm& norm, int64_t token) {
+    if (!norm.exists()) return;
+    const int64_t size = shape_.hidden_size;
+    float *sums = sums_.data() + token * size, *to = stream(token);
+    normalise(shape_.norm, norm, sums, size, sums);
+    for (int64_t at = 0; at < size; ++at) to[at] += sums[at];
+    std::fill_n(sums, size, 0.0f);
+  }
+
+  // To [num_tokens, hidden_size]. Without a norm the stream is rounded.
+  void norm_stream(const Norm& norm, int64_t token, bf16* outputs) {
+    const int64_t size = shape_.hidden_size;
+    const float* from = stream(token);
+    bf16* to = outputs + token * size;
+    if (norm.exists()) return normalise(shape_.norm, norm, from, size, to);
+    for (int64_t at = 0; at < size; at += kLanes) {
+      const Mask mask = first_lanes(size - at);
+      store_bf16(to + at, load(from + at, mask), mask);
+    }
   }
 
   void add_given(ThreadTeam::Member& member, const Batch& batch, int64_t part) {
@@ -255,7 +353,7 @@ class Decoder {
     member.for_each(batch.num_tokens, [&](int64_t token) {
       if (batch.given_rows[token] < 0) return;
       const float* from = given_row(batch, part, token);
-      float* to = residual_.data() + token * hidden_size;
+      float* to = stream(token);
       for (int64_t at = 0; at < hidden_size; ++at) to[at] += from[at];
     });
   }
@@ -272,62 +370,62 @@ class Decoder {
                out_stride);
   }
 
-  void run_experts(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
-    const ExpertStep step{batch.num_tokens, layer.router.num_chosen, normed_.data(),
+  void run_experts(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer,
+                   const bf16* inputs) {
+    const ExpertStep step{batch.num_tokens, layer.router.num_chosen, inputs,
                           routing_.expert_ids(), routing_.shares()};
-    routing_.choose(member, layer.router, normed_.data(), batch.num_tokens, shape_.hidden_size,
+    routing_.choose(member, layer.router, inputs, batch.num_tokens, shape_.hidden_size,
                     [&] { experts_.plan(layer.experts, step); });
     experts_.multiply(member, team_.size(), layer.experts, step);
   }
 
-  // What a layer's experts have given is added where the stream is read next: a phase less.
-  void add_experts(int64_t layer_id, int64_t token) {
-    if (layer_id < 0 || !layers_[layer_id].has_experts()) return;
-    const LayerWeights& layer = layers_[layer_id];
-    float* to = residual_.data() + token * shape_.hidden_size;
+  void add_experts(const LayerWeights& layer, int64_t token) {
+    if (!layer.has_experts()) return;
+    float* to = sums_before(layer.after_mlp) + token * shape_.hidden_size;
     experts_.add_up(layer.experts, layer.router.num_chosen, token,
                     [&](int64_t at, Floats sum, Mask mask) {
                       store(to + at, add(load(to + at, mask), sum), mask);
                     });
   }
 
-  // Whole blocks: gates and values stay interleaved.
+  // Whole blocks: gates and values stay as they are packed.
   static int64_t stride_of(const Linear& gate_up) { return gate_up.num_blocks() * kBlockCols; }
 
   // With adapters in two steps: they add to gates and values before these are multiplied. The rows
   // of others come out the same.
-  void project_gate_up(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
+  void project_gate_up(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id,
+                       const bf16* inputs) {
     const LayerWeights& layer = layers_[layer_id];
     const int64_t num_tokens = batch.num_tokens;
     if (!loras_.has_any()) {
-      project(member, layer.gate_up, normed_.data(), num_tokens,
-              StoreGated<SiluGate>{activated_.data()});
+      project(member, layer.gate_up, inputs, num_tokens,
+              StoreInner{activated_.data(), layer.inner});
       return;
     }
     Linear gate_up = layer.gate_up;
     gate_up.out_features = stride_of(gate_up);
-    project(member, gate_up, normed_.data(), num_tokens, StoreFloats{gate_up_.data()});
-    add_loras(member, layer_id, kGateUp, normed_.data(), shape_.hidden_size, gate_up_.data(),
+    project(member, gate_up, inputs, num_tokens, StoreFloats{gate_up_.data()});
+    add_loras(member, layer_id, kGateUp, inputs, shape_.hidden_size, gate_up_.data(),
               gate_up.out_features);
     member.for_each(num_tokens, [&](int64_t token) { activate(layer, token); });
   }
 
-  // SiLU of a row whose gates and values are interleaved, as StoreGated does it.
+  // Of a row of sums, as StoreInner does it.
   void activate(const LayerWeights& layer, int64_t token) {
     const int64_t size = layer.down.in_features;
+    const StoreInner finish{activated_.data(), layer.inner};
     const float* gate_up = gate_up_.data() + token * stride_of(layer.gate_up);
-    for (int64_t at = 0; at < size; at += kLanes) {
-      const Floats gate = load(gate_up + 2 * at);
-      const Floats value = load(gate_up + 2 * at + kLanes);
-      store_bf16(activated_.data() + token * size + at, SiluGate{}(gate, value),
-                 first_lanes(size - at));
+    for (int64_t at = 0; at < layer.gate_up.out_features; at += kBlockCols) {
+      finish(layer.gate_up.out_features, at, token,
+             {load(gate_up + at), load(gate_up + at + kLanes)});
     }
   }
 
   void embed(ThreadTeam::Member& member, const Batch& batch) {
     const int64_t hidden_size = shape_.hidden_size;
     member.for_each(batch.num_tokens, [&](int64_t token) {
-      float* to = residual_.data() + token * hidden_size;
+      float* to = stream(token);
+      if (has_sums_) std::fill_n(sums_.data() + token * hidden_size, hidden_size, 0.0f);
       if (batch.given_rows != nullptr && batch.given_rows[token] >= 0) {
         const float* given = given_row(batch, 0, token);
         std::copy(given, given + hidden_size, to);
@@ -335,31 +433,49 @@ class Decoder {
       }
       const RowReader row(shape_.embeddings, batch.input_ids[token]);
       row.read(shape_.embedding_scale, to);
+      if (shape_.positions != nullptr) {
+        const float* position = shape_.positions + batch.positions[token] * hidden_size;
+        for (int64_t at = 0; at < hidden_size; ++at) to[at] += position[at];
+      }
+      if (shape_.norms_embeddings) normalise(shape_.norm, shape_.final_norm, to, hidden_size, to);
     });
   }
 
-  void run_attention(ThreadTeam::Member& member, const Batch& batch, const LayerWeights& layer) {
+  void run_attention(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
+    const LayerWeights& layer = layers_[layer_id];
     member.for_each(batch.num_tokens,
                     [&](int64_t token) { rotate_and_write(layer, batch, token); });
+    const std::vector<AttentionTask>& tasks = plans_[plan_ids_[layer_id]].tasks;
     with_pool(layer, [&](const auto& pool) {
-      member.for_each(tasks_.size(), [&](int64_t idx) { attend(layer, pool, batch, tasks_[idx]); });
+      member.for_each(tasks.size(), [&](int64_t idx) { attend(layer, pool, batch, tasks[idx]); });
     });
-    project(member, layer.output, attended_.data(), batch.num_tokens, AddTo{residual_.data()});
+    if (!layer.has_gates) return;
+    member.for_each(batch.num_tokens, [&](int64_t token) { gate_attended(layer, token); });
+  }
+
+  void gate_attended(const LayerWeights& layer, int64_t token) {
+    const int64_t size = layer.heads.queries_size();
+    const bf16* gates = qkv_.data() + (token + 1) * layer.qkv.out_features - size;
+    bf16* attended = attended_.data() + token * size;
+    for (int64_t at = 0; at < size; at += kLanes) {
+      store_bf16(attended + at, multiply(load_bf16(attended + at), sigmoid(load_bf16(gates + at))));
+    }
   }
 
   void project_down(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
     const LayerWeights& layer = layers_[layer_id];
     const int64_t num_tokens = batch.num_tokens, hidden_size = shape_.hidden_size;
     const bf16* inputs = activated_.data();
+    float* sums = sums_before(layer.after_mlp);
     const auto add_own_loras = [&](float* to) {
       add_loras(member, layer_id, kDown, inputs, layer.down.in_features, to, hidden_size);
     };
     if (!layer.router.has_shared_gate) {
-      project(member, layer.down, inputs, num_tokens, AddTo{residual_.data()});
-      add_own_loras(residual_.data());
+      project(member, layer.down, inputs, num_tokens, AddTo{sums});
+      add_own_loras(sums);
       return;
     }
-    const AddShareTo finish{residual_.data(), routing_.shared_gates(layer.router),
+    const AddShareTo finish{sums, routing_.shared_gates(layer.router),
                             layer.router.stride()};
     if (!loras_.has_any()) return project(member, layer.down, inputs, num_tokens, finish);
     // The gate counts what adapters add, too.
@@ -377,24 +493,10 @@ class Decoder {
     const int64_t hidden_size = shape_.hidden_size;
     const int64_t last_layer = static_cast<int64_t>(layers_.size()) - 1;
     member.for_each(batch.num_tokens, [&](int64_t token) {
-      add_experts(last_layer, token);
+      end_layer(last_layer, token);
       float* hidden = batch.hidden + token * hidden_size;
-      rms_norm(residual_.data() + token * hidden_size, shape_.final_norm, hidden_size,
-               shape_.norm_eps, hidden);
+      normalise(shape_.norm, shape_.final_norm, stream(token), hidden_size, hidden);
       hand_out(batch, last_layer + 1, token, hidden);
-    });
-  }
-
-  // Of the stream that comes into a layer, to which the experts of the one before are added; -1: it
-  // is within one.
-  void norm_rows(ThreadTeam::Member& member, const Batch& batch, const float* weight,
-                 int64_t layer_id) {
-    const int64_t size = shape_.hidden_size;
-    member.for_each(batch.num_tokens, [&](int64_t token) {
-      add_experts(layer_id - 1, token);
-      hand_out(batch, layer_id, token, residual_.data() + token * size);
-      rms_norm(residual_.data() + token * size, weight, size, shape_.norm_eps,
-               normed_.data() + token * size);
     });
   }
 
@@ -409,61 +511,74 @@ class Decoder {
   }
 
   void rotate_and_write(const LayerWeights& layer, const Batch& batch, int64_t token) {
-    const int64_t head_dim = shape_.head_dim;
-    const int64_t num_heads = shape_.num_heads, num_kv_heads = shape_.num_kv_heads;
-    const float* cosines = batch.cosines + batch.angle_rows[token] * head_dim / 2;
-    const float* sines = batch.sines + batch.angle_rows[token] * head_dim / 2;
-    bf16* queries = qkv_.data() + token * (num_heads + 2 * num_kv_heads) * head_dim;
-    bf16* keys = queries + num_heads * head_dim;
-    bf16* values = keys + num_kv_heads * head_dim;
-    rotate_heads(queries, num_heads, layer.query_norm, cosines, sines);
-    rotate_heads(keys, num_kv_heads, layer.key_norm, cosines, sines);
+    const HeadShape& heads = layer.heads;
+    const int64_t head_dim = heads.head_dim, keys_size = heads.keys_size();
+    bf16* queries = qkv_.data() + token * layer.qkv.out_features;
+    bf16* keys = queries + heads.queries_size();
+    bf16* values = keys + keys_size;
+    if (shape_.qkv_bound > 0.0f) bound(queries, heads.queries_size() + layer.kept * keys_size);
+    if (layer.kept == kKeysAlone) {
+      values = values_.data() + token * keys_size;
+      std::copy_n(keys, keys_size, values);
+    }
+    const float* cosines = nullptr;
+    const float* sines = nullptr;
+    if (layer.rope >= 0) {
+      const Angles& angles = batch.angles[layer.rope];
+      cosines = angles.cosines + angles.rows[token] * head_dim / 2;
+      sines = angles.sines + angles.rows[token] * head_dim / 2;
+    }
+    const float growth = layer.grows_queries ? batch.query_factors[token] : 1.0f;
+    turn_heads(queries, heads.num_heads, head_dim, layer.query_norm, cosines, sines, growth);
+    if (layer.kept == kOthersKeys) return;
+    turn_heads(keys, heads.num_kv_heads, head_dim, layer.key_norm, cosines, sines, 1.0f);
+    turn_heads(values, heads.num_kv_heads, head_dim, layer.value_norm, nullptr, nullptr, 1.0f);
     const int64_t slot = batch.places_of(layer).out_loc[token];
     with_pool(layer, [&](const auto& pool) {
-      for (int64_t head = 0; head < num_kv_heads; ++head) {
+      for (int64_t head = 0; head < heads.num_kv_heads; ++head) {
         pool.write(slot, head, keys + head * head_dim, values + head * head_dim);
       }
     });
   }
 
-  // Rotary position embedding in place, with the norm before or after it.
-  void rotate_heads(bf16* heads, int64_t num_heads, const float* norms, const float* cosines,
-                    const float* sines) const {
-    const int64_t head_dim = shape_.head_dim;
-    const bool at_once = norms != nullptr && shape_.head_norm == kAllHeads;
-    const float scale = at_once ? scale_of(heads, num_heads * head_dim) : 1.0f;
+  void bound(bf16* values, int64_t size) const {
+    const Floats most = all(shape_.qkv_bound), least = all(-shape_.qkv_bound);
+    for (int64_t at = 0; at < size; at += kLanes) {
+      // In this order, not-a-number stays what it is.
+      store_bf16(values + at, larger(least, smaller(most, load_bf16(values + at))));
+    }
+  }
+
+  // Rotary position embedding in place, with the norm before or after it; any of them may be null.
+  void turn_heads(bf16* heads, int64_t num_heads, int64_t head_dim, const Norm& norm,
+                  const float* cosines, const float* sines, float growth) const {
+    if (!norm.exists() && cosines == nullptr && growth == 1.0f) return;
+    const bool at_once = norm.exists() && shape_.head_norm == kAllHeads;
+    Measure whole{};
+    if (at_once) whole = measure(shape_.norm, heads, num_heads * head_dim);
     for (int64_t head = 0; head < num_heads; ++head) {
-      const float* norm = norms == nullptr ? nullptr : norms + head * head_dim;
+      const Norm own = norm.exists() ? norm.from(head * head_dim) : norm;
       bf16* at = heads + head * head_dim;
       alignas(64) float x[kMaxHeadDim];
       for (int64_t dim = 0; dim < head_dim; dim += kLanes) store(x + dim, load_bf16(at + dim));
       if (at_once) {
-        for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
-          store(x + dim, multiply(multiply(load(x + dim), all(scale)), load(norm + dim)));
-        }
-      } else if (norm != nullptr && shape_.head_norm == kEachHead) {
-        rms_norm(x, norm, head_dim, shape_.norm_eps, x);
+        apply(whole, own, x, head_dim, x);
+      } else if (own.exists() && shape_.head_norm == kEachHead) {
+        normalise(shape_.norm, own, x, head_dim, x);
       }
-      rotate(x, cosines, sines);
-      if (norm != nullptr && shape_.head_norm == kRotatedHead) {
-        rms_norm(x, norm, head_dim, shape_.norm_eps, x);
+      if (cosines != nullptr) rotate(x, head_dim, cosines, sines);
+      if (own.exists() && shape_.head_norm == kRotatedHead) {
+        normalise(shape_.norm, own, x, head_dim, x);
       }
-      for (int64_t dim = 0; dim < head_dim; dim += kLanes) store_bf16(at + dim, load(x + dim));
+      for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
+        store_bf16(at + dim, multiply(load(x + dim), all(growth)));
+      }
     }
-  }
-
-  float scale_of(const bf16* values, int64_t size) const {
-    Floats squares = zeros();
-    for (int64_t at = 0; at < size; at += kLanes) {
-      const Floats each = load_bf16(values + at);
-      squares = fmadd(each, each, squares);
-    }
-    return norm_scale(squares, size, shape_.norm_eps);
   }
 
   // Pairs half a head apart.
-  void rotate(float* x, const float* cosines, const float* sines) const {
-    const int64_t half = shape_.head_dim / 2;
+  static void rotate(float* x, int64_t head_dim, const float* cosines, const float* sines) {
+    const int64_t half = head_dim / 2;
     for (int64_t at = 0; at < half; at += kLanes) {
       const Mask mask = first_lanes(half - at);
       const Floats first = load(x + at, mask);
@@ -478,11 +593,12 @@ class Decoder {
   template <class Pool>
   void attend(const LayerWeights& layer, const Pool& pool, const Batch& batch,
               const AttentionTask& task) {
-    const int64_t head_dim = shape_.head_dim, num_shared = heads_per_kv_head();
-    const int64_t qkv_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * head_dim;
+    const int64_t head_dim = layer.heads.head_dim, num_shared = layer.heads.heads_per_kv_head();
+    const bool sees_ahead = batch.reach != nullptr && !layer.is_causal;
     const int32_t* pages = batch.places_of(layer).page_table + task.row * batch.max_pages;
     const AttentionShape<Pool> shape{pool, pages, task.kv_head,
-                                     layer.attention_scale * kLog2E, layer.window};
+                                     layer.attention_scale * kLog2E, layer.soft_cap,
+                                     layer.window, layer.chunk};
     const int64_t num_rows = task.end_row - task.first_row;
     const int64_t num_tiles = (num_rows + kMaxQueryRows - 1) / kMaxQueryRows;
     for (int64_t tile_idx = 0; tile_idx < num_tiles; ++tile_idx) {
@@ -492,10 +608,12 @@ class Decoder {
       for (int64_t row = start; row < end; ++row) {
         const int64_t token = task.first_token + row / num_shared;
         const int64_t head = task.kv_head * num_shared + row % num_shared;
-        tile.queries[row - start] = qkv_.data() + token * qkv_stride + head * head_dim;
+        tile.queries[row - start] =
+            qkv_.data() + token * layer.qkv.out_features + head * head_dim;
         tile.outputs[row - start] =
-            attended_.data() + (token * shape_.num_heads + head) * head_dim;
+            attended_.data() + (token * layer.heads.num_heads + head) * head_dim;
         tile.positions[row - start] = batch.positions[token];
+        tile.last_seen[row - start] = sees_ahead ? batch.reach[token] : batch.positions[token];
         if (layer.sinks != nullptr) tile.sinks[row - start] = layer.sinks[head];
       }
       attend_tile(static_cast<int>(end - start), shape, tile);
@@ -504,7 +622,7 @@ class Decoder {
 
   template <class Call>
   void with_pool(const LayerWeights& layer, const Call& call) const {
-    const PoolShape shape{shape_.num_kv_heads, shape_.head_dim, shape_.page_size};
+    const PoolShape shape{layer.heads.num_kv_heads, layer.heads.head_dim, shape_.page_size};
     if (shape_.kv_format == kKVInt8) {
       call(Int8Pool{static_cast<int8_t*>(layer.keys), static_cast<int8_t*>(layer.values), shape});
     } else {
@@ -515,17 +633,25 @@ class Decoder {
   const DecoderShape shape_;
   const std::vector<LayerWeights> layers_;
   ThreadTeam team_;
-  std::vector<AttentionTask> tasks_;
-  Buffer<float> residual_;  // [num_tokens, hidden_size]
-  Buffer<bf16> normed_;     // [num_tokens, hidden_size]
-  Buffer<bf16> qkv_;        // [num_tokens, heads * head_dim]
-  Buffer<bf16> attended_;   // [num_tokens, num_heads * head_dim]
+  std::vector<AttentionPlan> plans_;
+  std::vector<int64_t> plan_ids_;  // by layer
+  Buffer<float> residual_;   // [num_tokens, hidden_size]
+  Buffer<float> sums_;       // the same, see join
+  Buffer<bf16> normed_;      // the same
+  Buffer<bf16> mlp_inputs_;  // the same, see has_two_inputs
+  Buffer<bf16> qkv_;         // [num_tokens, qkv_size_]
+  Buffer<bf16> values_;      // [num_tokens, values_size_]: keys before they are rotated
+  Buffer<bf16> attended_;    // [num_tokens, attended_size_]
   Buffer<bf16> activated_;  // [num_tokens, inner_size_]
   InputBuffers inputs_;     // of the linear that is multiplied
   Routing routing_;
   ExpertRows experts_;
   StepLoras loras_;
   Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, gate_up_size_]
+  bool has_sums_ = false;
+  int64_t qkv_size_ = 0;  // as the next ones: of any layer, at most
+  int64_t values_size_ = 0;
+  int64_t attended_size_ = 0;
   int64_t inner_size_ = 0;  // of the largest MLP that every token goes through
   int64_t gate_up_size_ = 0;
   int64_t num_chosen_ = 0;  // experts of a token, at most

@@ -14,16 +14,13 @@
 
 namespace jetflock {
 
-enum ExpertGate : int64_t { kSiluGate, kClampedGate };
-
-// Of a layer. The outputs of gate_up are interleaved, see pack_linear; all experts have one shape.
+// Of a layer. Gated, the outputs of gate_up are interleaved, see pack_linear; all experts have one
+// shape.
 struct Experts {
   const Linear* gate_up;  // [num_experts]
   const Linear* down;     // [num_experts]
   int64_t num_experts;
-  ExpertGate gate;
-  float slope;  // of kClampedGate, as its bound
-  float bound;
+  Inner inner;
 };
 
 // Tokens and what their router says of them. Expert ids that are no expert's are passed over.
@@ -112,18 +109,13 @@ class ExpertRows {
       return slab.num_rows == 1 ? token_of(slab.start) : inputs_.data() + slab.start * size;
     };
     if (prepares_ups_) prepare(member, experts.gate_up, inputs);
-    if (experts.gate == kSiluGate) {
-      multiply(member, team_size, experts.gate_up, inputs,
-               StoreGated<SiluGate>{activated_.data()});
-    } else {
-      multiply(member, team_size, experts.gate_up, inputs,
-               StoreGated<ClampedGate>{activated_.data(), {experts.slope, experts.bound}});
-    }
-    const auto inner = [&](const Slab& slab) {
+    multiply(member, team_size, experts.gate_up, inputs,
+             StoreInner{activated_.data(), experts.inner});
+    const auto activated = [&](const Slab& slab) {
       return activated_.data() + slab.start * experts.down[0].in_features;
     };
-    if (prepares_downs_) prepare(member, experts.down, inner);
-    multiply(member, team_size, experts.down, inner, StoreFloats{outputs_.data()});
+    if (prepares_downs_) prepare(member, experts.down, activated);
+    multiply(member, team_size, experts.down, activated, StoreFloats{outputs_.data()});
   }
 
   // Calls `take` with what a token's experts give: where, and the values there.

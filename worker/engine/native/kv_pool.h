@@ -15,7 +15,7 @@ namespace jetflock {
 constexpr int kGroupTokens = 16;  // tokens whose keys and values lie interleaved
 constexpr int kNumGroups = 4;     // groups of a block: the unit in which a softmax proceeds
 constexpr int kBlockTokens = kGroupTokens * kNumGroups;
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 512;
 constexpr float kLargestCode = 127.0f;
 constexpr float kLeastMagnitude = 1e-30f;  // below, a vector counts as zeros
 

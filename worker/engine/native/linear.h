@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "activations.h"
 #include "coded_products.h"
 #include "input_rows.h"
 #include "integer_products.h"
@@ -92,41 +93,27 @@ struct AddShareTo {
   }
 };
 
-// The left vector of a block holds gates, the right one the values that they are multiplied with.
-template <class Gate>
-struct StoreGated {
+// Of an MLP's inner sums. Gated, a block's left vector has gates, the right one the values that they
+// are multiplied with.
+struct StoreInner {
   static constexpr long kLeastBlocks = 2;  // whose output shares a cache line: one thread writes it
-  bf16* output;                            // [num_rows][num_cols / 2]
-  Gate gate;
+  bf16* output;                            // [num_rows][Inner::size of num_cols]
+  Inner inner;
 
-  StoreGated from(int64_t num_cols, int64_t row) const {
-    return {output + row * (num_cols / 2), gate};
+  StoreInner from(int64_t num_cols, int64_t row) const {
+    return {output + row * inner.size(num_cols), inner};
   }
 
   void operator()(int64_t num_cols, long col, int64_t row, const Floats (&values)[2]) const {
+    if (!inner.is_gated) {
+      return with_outputs(num_cols, col, row, [&](int part, int64_t at, Mask mask) {
+        store_bf16(output + at, inner.of(values[part]), mask);
+      });
+    }
     const int64_t size = num_cols / 2;
     const long half = col / 2;
-    store_bf16(output + row * size + half, gate(values[0], values[1]), first_lanes(size - half));
-  }
-};
-
-struct SiluGate {
-  Floats operator()(Floats gate, Floats value) const { return multiply(silu(gate), value); }
-};
-
-// GPT-OSS: gate and value are bounded, the gate's sigmoid is steeper, value + 1.
-struct ClampedGate {
-  float slope;
-  float bound;
-
-  Floats operator()(Floats gate, Floats value) const {
-    // In this order, not-a-number stays what it is.
-    gate = smaller(all(bound), gate);
-    value = larger(all(-bound), smaller(all(bound), value));
-    // silu(slope * gate) / slope is gate times the steeper sigmoid.
-    const Floats exponential = exp2(multiply(multiply(gate, all(slope)), all(-kLog2E)));
-    const Floats glu = divide(gate, add(all(1.0f), exponential));
-    return multiply(add(value, all(1.0f)), glu);
+    store_bf16(output + row * size + half, inner.of(values[0], values[1]),
+               first_lanes(size - half));
   }
 };
 

@@ -13,7 +13,7 @@
 
 namespace jetflock {
 
-constexpr int kMaxLoraParts = 3;
+constexpr int kMaxLoraParts = 4;
 constexpr int kLoraSlabRows = 48;    // of one adapter, in one task
 constexpr int kLoraDownRows = 6;     // 6 rows x 4 vectors of sums
 constexpr int kLoraUpRows = 12;

@@ -17,7 +17,7 @@ from worker.engine.native.native_library import NativeLibrary, NativeUnavailable
 from worker.engine_link.engine_config import EngineConfig
 
 GROUP_TOKENS = 16  # kGroupTokens of kv_pool.h
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512  # kMaxHeadDim of kv_pool.h
 ROUNDED_INPUTS = 128  # that share a scale, where a checkpoint does not tell
 _INPUTS: Mapping[ActivationsName, InputCodes | None] = {
     "auto": None,
@@ -135,9 +135,10 @@ def native_obstacle(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
         return f"the processor has no {_missing(config)}"
     if config.page_size % GROUP_TOKENS:
         return f"page_size={config.page_size} is not a multiple of {GROUP_TOKENS}"
-    if model.head_dim % 16 or model.head_dim > MAX_HEAD_DIM:
-        return f"heads of {model.head_dim} values are not a multiple of 16, up to {MAX_HEAD_DIM}"
-    if model.hidden_size % 2 or model.intermediate_size % 2:
+    for head_dim in {layer.head_dim for layer in model.attention_layers}:
+        if head_dim % 16 or head_dim > MAX_HEAD_DIM:
+            return f"heads of {head_dim} values are not a multiple of 16, up to {MAX_HEAD_DIM}"
+    if any(size % 2 for size in (model.hidden_size, model.intermediate_size, *model.mlp_sizes)):
         return "a hidden size is odd"
     return None
 

@@ -11,26 +11,39 @@ from torch.nn.functional import pad
 from worker.engine.models.expert_weights import ExpertWeights, Gate
 from worker.engine.models.experts.expert_router import RouterWeights
 from worker.engine.models.experts.experts_config import ExpertsConfig
-from worker.engine.models.layer_config import ClampedGate
+from worker.engine.models.layer_config import Activation, ClampedGate, MlpConfig
 from worker.engine.native.native_library import (
     ExpertsStruct,
+    InnerStruct,
     LinearStruct,
     RouterStruct,
 )
 from worker.engine.native.packed_weights import PackedWeights
 
-_SILU, _CLAMPED = 0, 1  # ExpertGate of experts.h
+# Activation of activations.h
+_ACTIVATIONS: dict[Activation, int] = {
+    "silu": 0,
+    "gelu": 1,
+    "gelu_tanh": 2,
+    "relu": 3,
+    "relu2": 4,
+}
+_CLAMPED = 5
 _SCORINGS = {"softmax": 0, "sigmoid": 1}  # Scoring of router.h
 _LANES = 16  # kLanes of lanes.h
 
 
 def experts_struct(num_experts: int, gate: Gate) -> ExpertsStruct:
     """Without their weights."""
-    if isinstance(gate, ClampedGate):
-        return ExpertsStruct(
-            num_experts=num_experts, gate=_CLAMPED, slope=gate.slope, bound=gate.bound
-        )
-    return ExpertsStruct(num_experts=num_experts, gate=_SILU)
+    clamp = gate if isinstance(gate, ClampedGate) else None
+    return ExpertsStruct(num_experts=num_experts, inner=inner_struct(MlpConfig(clamp=clamp)))
+
+
+def inner_struct(mlp: MlpConfig) -> InnerStruct:
+    """What stands between its projections."""
+    if (clamp := mlp.clamp) is not None:
+        return InnerStruct(_CLAMPED, is_gated=True, slope=clamp.slope, bound=clamp.bound)
+    return InnerStruct(_ACTIVATIONS[mlp.activation], is_gated=mlp.is_gated)
 
 
 def point_to(experts: ExpertsStruct, address: int) -> int:

@@ -14,9 +14,11 @@ from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.layer_config import HeadNormConfig
+from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.rotary import RotaryEmbedding
 from worker.engine.native.native_experts import point_to
 from worker.engine.native.native_library import (
+    AnglesStruct,
     BatchStruct,
     LayerStruct,
     LinearStruct,
@@ -27,6 +29,7 @@ from worker.engine.native.native_lora import LoraStep, PackedLora
 from worker.engine.native.native_weights import NativeWeights
 
 KV_FORMATS = {torch.bfloat16: 0, torch.int8: 1}  # KVFormat of kv_pool.h
+_NORM_KINDS = {"rms": 0, "layer": 1}  # NormKind of norms.h
 _EACH_HEAD, _ALL_HEADS, _ROTATED_HEAD = 0, 1, 2  # HeadNorm of decoder.cpp
 
 
@@ -86,23 +89,27 @@ class NativeForward:
         config = weights.config
         self._streams = streams
         self._stream_layers = torch.tensor(() if streams is None else streams.layers)
-        rotary = RotaryEmbedding(config.rope, config.head_dim, max_context_len, torch.float32)
+        self._ropes = LayerRopes.of(config, max_context_len, torch.float32)
+        by_layer = [self._ropes.rotary(layer_id) for layer_id in range(config.num_layers)]
+        self._rotaries = [*dict.fromkeys(each for each in by_layer if each is not None)]
         self._library = weights.library
-        self._rotary = rotary
         self._config = config
         self._hidden_size = config.hidden_size
+        self._embedding_scale = config.embedding_factor(torch.bfloat16)
         self._num_outputs = config.num_outputs
         shape = ShapeStruct(
             hidden_size=config.hidden_size,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
             page_size=pool.page_size,
             kv_format=KV_FORMATS[pool.layout.dtype],
             head_norm=_head_norm(config.head_norm),
+            norm_kind=_NORM_KINDS[config.norm.kind],
             norm_eps=config.norm.eps,
-            embedding_scale=config.embedding_scale,
+            is_parallel=config.is_parallel,
+            norms_embeddings=config.norms_embeddings,
+            qkv_bound=config.qkv_bound or 0.0,
+            embedding_scale=self._embedding_scale,
             embeddings=weights.placed.embeddings,
+            positions=weights.placed.positions,
             final_norm=weights.placed.final_norm,
             lm_head=weights.placed.lm_head,
         )
@@ -110,11 +117,13 @@ class NativeForward:
         experts = (LinearStruct * len(weights.placed.experts))(*weights.placed.experts)
         self._kept = (weights, pool, experts)  # the C++ side points into them
         address = ctypes.addressof(experts)
-        for layer_id, layer in enumerate(layers):
+        for layer_id, (layer, rotary) in enumerate(zip(layers, by_layer, strict=True)):
+            layer.rope = -1 if rotary is None else self._rotaries.index(rotary)
             keys, values = pool.keys_and_values(layer_id)
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
             layer.has_window_pages = pool.has_window(layer_id)
             address = point_to(layer.experts, address)
+        self._growing_layer = next((idx for idx, each in enumerate(layers) if each.grows_queries), 0)
         self._decoder = self._library.decoder_new(
             ctypes.byref(shape), layers, config.num_layers, num_threads
         )
@@ -126,7 +135,9 @@ class NativeForward:
         hidden = torch.empty(len(batch.input_ids), self._hidden_size)
         num_rows, max_pages = batch.page_table.shape
         loras = None if batch.loras is None else LoraStep(batch.loras)
-        angles = StepAngles.of(batch, self._rotary)
+        angles = [StepAngles.of(batch, rotary) for rotary in self._rotaries]
+        angle_structs = (AnglesStruct * len(angles))(*map(_angles_struct, angles))
+        factors = self._query_factors(batch)
         given = None if not batch.image_rows else GivenRows.of(batch)
         num_streams = len(self._stream_layers)
         streams = torch.empty(len(batch.input_ids), num_streams * self._hidden_size)
@@ -136,9 +147,9 @@ class NativeForward:
             max_pages=max_pages,
             input_ids=batch.input_ids.data_ptr(),
             positions=batch.positions.data_ptr(),
-            angle_rows=angles.rows.data_ptr(),
-            cosines=angles.cosines.data_ptr(),
-            sines=angles.sines.data_ptr(),
+            reach=None if batch.reach is None else batch.reach.data_ptr(),
+            angles=ctypes.addressof(angle_structs),
+            query_factors=None if factors is None else factors.data_ptr(),
             given_rows=None if given is None else given.row_of_token.data_ptr(),
             given=None if given is None else given.rows.data_ptr(),
             num_given=0 if given is None else given.rows.shape[1],
@@ -157,12 +168,19 @@ class NativeForward:
             self._streams.write(batch.out_loc, streams)
         return hidden
 
+    def _query_factors(self, batch: ForwardBatch) -> torch.Tensor | None:
+        """[num_tokens, 1, 1] float32, of the layers whose queries grow; None: none grow."""
+        if self._config.query_growth is None:
+            return None
+        self._ropes.begin(batch.positions)
+        return self._ropes.query_factors(self._growing_layer)
+
     def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size] float32."""
         rows = torch.empty(len(input_ids), self._hidden_size)
         self._library.read_rows(
             self._kept[0].placed.embeddings,
-            self._config.embedding_scale,
+            self._embedding_scale,
             input_ids.data_ptr(),
             len(input_ids),
             rows.data_ptr(),
@@ -175,11 +193,17 @@ class NativeForward:
         self._library.logits(self._decoder, rows.data_ptr(), len(rows), logits.data_ptr())
         if self._config.logits_divisor != 1.0:
             logits.div_(self._config.logits_divisor)
+        if (soft_cap := self._config.logits_soft_cap) is not None:
+            logits.div_(soft_cap).tanh_().mul_(soft_cap)
         return logits
 
     def lora_projections(self, weights: LoraWeights) -> LoraProjections:
         """Raises ConfigError."""
         return PackedLora(self._config, weights)
+
+
+def _angles_struct(angles: StepAngles) -> AnglesStruct:
+    return AnglesStruct(*(each.data_ptr() for each in angles))
 
 
 def _point_to(places: PagePlaces) -> PagePlacesStruct:

@@ -99,6 +99,23 @@ class StoredRowsStruct(ctypes.Structure):
     )
 
 
+class NormStruct(ctypes.Structure):
+    """`Norm` of norms.h."""
+
+    _fields_ = (("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p))
+
+
+class InnerStruct(ctypes.Structure):
+    """`Inner` of activations.h."""
+
+    _fields_ = (
+        ("activation", ctypes.c_int64),
+        ("is_gated", ctypes.c_int64),
+        ("slope", ctypes.c_float),
+        ("bound", ctypes.c_float),
+    )
+
+
 class ExpertsStruct(ctypes.Structure):
     """`Experts` of experts.h."""
 
@@ -106,9 +123,7 @@ class ExpertsStruct(ctypes.Structure):
         ("gate_up", ctypes.c_void_p),
         ("down", ctypes.c_void_p),
         ("num_experts", ctypes.c_int64),
-        ("gate", ctypes.c_int64),
-        ("slope", ctypes.c_float),
-        ("bound", ctypes.c_float),
+        ("inner", InnerStruct),
     )
 
 
@@ -136,22 +151,37 @@ class LayerStruct(ctypes.Structure):
     """`LayerWeights` of decoder.cpp."""
 
     _fields_ = (
-        ("attention_norm", ctypes.c_void_p),
+        ("num_heads", ctypes.c_int64),
+        ("num_kv_heads", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64),
+        ("num_kept", ctypes.c_int64),
+        ("before_attention", NormStruct),
         ("qkv", LinearStruct),
-        ("query_norm", ctypes.c_void_p),
-        ("key_norm", ctypes.c_void_p),
+        ("query_norm", NormStruct),
+        ("key_norm", NormStruct),
+        ("value_norm", NormStruct),
         ("sinks", ctypes.c_void_p),
         ("output", LinearStruct),
-        ("mlp_norm", ctypes.c_void_p),
+        ("after_attention", NormStruct),
+        ("before_mlp", NormStruct),
+        ("after_mlp", NormStruct),
         ("gate_up", LinearStruct),
         ("down", LinearStruct),
+        ("inner", InnerStruct),
         ("experts", ExpertsStruct),
         ("router", RouterStruct),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
+        ("rope", ctypes.c_int64),
         ("window", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
         ("has_window_pages", ctypes.c_int64),
+        ("is_causal", ctypes.c_int64),
+        ("grows_queries", ctypes.c_int64),
+        ("has_gates", ctypes.c_int64),
         ("attention_scale", ctypes.c_float),
+        ("soft_cap", ctypes.c_float),
+        ("stream_scale", ctypes.c_float),
     )
 
 
@@ -160,17 +190,29 @@ class ShapeStruct(ctypes.Structure):
 
     _fields_ = (
         ("hidden_size", ctypes.c_int64),
-        ("num_heads", ctypes.c_int64),
-        ("num_kv_heads", ctypes.c_int64),
-        ("head_dim", ctypes.c_int64),
         ("page_size", ctypes.c_int64),
         ("kv_format", ctypes.c_int64),
         ("head_norm", ctypes.c_int64),
+        ("norm_kind", ctypes.c_int64),
         ("norm_eps", ctypes.c_float),
+        ("is_parallel", ctypes.c_int64),
+        ("norms_embeddings", ctypes.c_int64),
+        ("qkv_bound", ctypes.c_float),
         ("embedding_scale", ctypes.c_float),
         ("embeddings", LinearStruct),
-        ("final_norm", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+        ("final_norm", NormStruct),
         ("lm_head", LinearStruct),
+    )
+
+
+class AnglesStruct(ctypes.Structure):
+    """`Angles` of decoder.cpp."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("cosines", ctypes.c_void_p),
+        ("sines", ctypes.c_void_p),
     )
 
 
@@ -192,9 +234,9 @@ class BatchStruct(ctypes.Structure):
         ("max_pages", ctypes.c_int64),
         ("input_ids", ctypes.c_void_p),
         ("positions", ctypes.c_void_p),
-        ("angle_rows", ctypes.c_void_p),
-        ("cosines", ctypes.c_void_p),
-        ("sines", ctypes.c_void_p),
+        ("reach", ctypes.c_void_p),
+        ("angles", ctypes.c_void_p),
+        ("query_factors", ctypes.c_void_p),
         ("given_rows", ctypes.c_void_p),
         ("given", ctypes.c_void_p),
         ("num_given", ctypes.c_int64),

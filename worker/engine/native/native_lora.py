@@ -13,7 +13,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model_lora import DOWN, GATE_UP, OUTPUT, QKV, decoder_slices
 
 LANES = 16  # kLanes of vector_math.h
-MAX_PARTS = 3  # kMaxLoraParts of lora.h
+MAX_PARTS = 4  # kMaxLoraParts of lora.h
 PROJECTIONS = (QKV, OUTPUT, GATE_UP, DOWN)  # in the order of ProjectionId of decoder.cpp
 
 
@@ -61,7 +61,8 @@ class PackedLora:
         self._structs = (ProjectionStruct * (config.num_layers * len(PROJECTIONS)))()
         for (layer_id, name), slices in decoder_slices(config, weights).items():
             place = layer_id * len(PROJECTIONS) + PROJECTIONS.index(name)
-            parts = self._parts(slices, is_interleaved=name == GATE_UP)
+            is_gated = name == GATE_UP and len(slices) > 1
+            parts = self._parts(slices, is_interleaved=is_gated)
             self._structs[place].num_parts = len(parts)
             self._structs[place].parts[: len(parts)] = parts
 

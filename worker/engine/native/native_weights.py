@@ -7,25 +7,39 @@ import math
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
+import torch
 
 from worker.engine.formats.scaled_weight import InputCodes
 from worker.engine.models.decoder_config import DecoderConfig
-from worker.engine.models.decoder_weights import DecoderWeights, Projection
+from worker.engine.models.decoder_weights import AttentionWeights, DecoderWeights, Projection
 from worker.engine.models.experts.coded_experts import ExpertReader, gate_of
 from worker.engine.models.experts.expert_router import read_router, read_shared_gate
 from worker.engine.models.experts.experts_config import ExpertsConfig
+from worker.engine.models.layer_inputs import read_layer_scale
 from worker.engine.models.loader import CodeReader
 from worker.engine.models.model_loading import expert_reader
+from worker.engine.models.norms import NormWeights
 from worker.engine.models.renaming_reader import RenamingCodeReader
 from worker.engine.native.coded_layout import INTEGER_LAYOUTS
-from worker.engine.native.native_experts import experts_struct, pack_experts, router_struct
-from worker.engine.native.native_library import LayerStruct, LinearStruct, NativeLibrary
+from worker.engine.native.native_experts import (
+    experts_struct,
+    inner_struct,
+    pack_experts,
+    router_struct,
+)
+from worker.engine.native.native_library import (
+    LayerStruct,
+    LinearStruct,
+    NativeLibrary,
+    NormStruct,
+)
 from worker.engine.native.packed_weights import PackedWeights
 from worker.engine.native.weight_memory import HeapMemory, WeightMemory
 
 S = TypeVar("S", bound=ctypes.Structure)
 
 _LOG2_E = 1.0 / math.log(2.0)  # scores are powers of two
+_FLOAT_BYTES = 4
 
 
 class _Contents(msgspec.Struct, array_like=True):
@@ -35,7 +49,8 @@ class _Contents(msgspec.Struct, array_like=True):
     experts: bytes
     embeddings: bytes
     lm_head: bytes
-    final_norm: int
+    final_norm: bytes
+    positions: int | None
     coded_share: float
     integer_share: float
     num_bytes: int
@@ -48,7 +63,8 @@ class PlacedWeights(NamedTuple):
     experts: list[LinearStruct]  # of each layer that has some: all that go up, all that go down
     embeddings: LinearStruct
     lm_head: LinearStruct
-    final_norm: int
+    final_norm: NormStruct
+    positions: int | None  # [num_positions, hidden_size] float32, where it has them
     coded_share: float  # of the layers: few checkpoints quantise more
     integer_share: float  # the same: those whose inputs are rounded to integers
     num_bytes: int
@@ -76,10 +92,15 @@ class PlacedWeights(NamedTuple):
         coded_share, integer_share = packed.coded_share, packed.integer_share
         if config.made_format is not None and config.num_expert_values:
             coded_share = packed.num_coded / config.num_expert_values
-        final_norm = packed.floats(weights.norm().weight)
+        final_norm = packed_norm(packed, config, weights.norm())
+        positions = None
+        if config.position_offset is not None:
+            positions = packed.floats(weights.positions()[config.position_offset :])
         embeddings = packed.linear(Projection(weights.stored_embeddings(), None))
         head = weights.stored_head()
         lm_head = embeddings if head is None else packed.linear(Projection(head, None))
+        if (bias := weights.head_bias()) is not None:
+            lm_head = packed.with_bias(lm_head, bias)
         if packed.has_integers:
             of_layers = (each for layer in layers for each in _linears(layer))
             for linear in (lm_head, *of_layers, *reader.experts):
@@ -90,6 +111,7 @@ class PlacedWeights(NamedTuple):
             embeddings,
             lm_head,
             final_norm,
+            positions,
             coded_share,
             integer_share,
             packed.num_bytes,
@@ -102,7 +124,8 @@ class PlacedWeights(NamedTuple):
                 b"".join(map(bytes, self.experts)),
                 bytes(self.embeddings),
                 bytes(self.lm_head),
-                self.final_norm,
+                bytes(self.final_norm),
+                self.positions,
                 self.coded_share,
                 self.integer_share,
                 self.num_bytes,
@@ -118,7 +141,8 @@ class PlacedWeights(NamedTuple):
             [_moved(each, address) for each in _structs(LinearStruct, contents.experts)],
             _moved(LinearStruct.from_buffer_copy(contents.embeddings), address),
             _moved(LinearStruct.from_buffer_copy(contents.lm_head), address),
-            contents.final_norm + address,
+            _moved(NormStruct.from_buffer_copy(contents.final_norm), address),
+            None if contents.positions is None else contents.positions + address,
             contents.coded_share,
             contents.integer_share,
             contents.num_bytes,
@@ -168,31 +192,63 @@ class _LayerReader:
         """Raises ConfigError."""
         config, packed = self._config, self._packed
         norms, weights = self._weights.layer(layer_id), self._weights.attention(layer_id)
-        before_attention, before_mlp = norms.before_attention, norms.before_mlp
-        assert before_attention is not None, "it is a layer of Llama's kind"
-        assert before_mlp is not None, "so is this"
-        attention = config.attention_layers[layer_id]
+        attention, growth = config.attention_layers[layer_id], config.query_growth
+        rotates = config.layer_ropes[layer_id] is not None
         layer = LayerStruct(
-            attention_norm=packed.floats(before_attention.weight),
+            num_heads=attention.num_heads,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            num_kept=_num_kept(config, layer_id),
+            before_attention=packed_norm(packed, config, norms.before_attention),
             qkv=packed.linear(weights.qkv),
             output=packed.linear(weights.output),
-            mlp_norm=packed.floats(before_mlp.weight),
+            after_attention=packed_norm(packed, config, norms.after_attention),
+            before_mlp=packed_norm(packed, config, norms.before_mlp),
+            after_mlp=packed_norm(packed, config, norms.after_mlp),
             window=attention.window or 0,
+            chunk=attention.chunk or 0,
+            is_causal=attention.is_causal,
+            grows_queries=growth is not None and growth.is_of_rotated == rotates,
+            has_gates=config.has_attention_gate,
             attention_scale=attention.scale,
+            soft_cap=attention.soft_cap or 0.0,
+            stream_scale=1.0,
         )
-        if (norm := weights.head_norm) is not None:
-            layer.query_norm = packed.floats(norm[: attention.num_heads])
-            layer.key_norm = packed.floats(norm[attention.num_heads :])
-        if config.has_sinks:
+        if config.has_layer_scales:
+            layer.stream_scale = float(read_layer_scale(self._weights.reader, layer_id))
+        self._read_head_norms(layer_id, weights, layer)
+        if config.has_sinks and not (config.has_sinks_in_windows_alone and not layer.window):
             layer.sinks = packed.floats(self._weights.sinks(layer_id) * _LOG2_E)
         if (mlp := config.mlp_of(layer_id)) is not None:
             mlp_weights = self._weights.mlp(layer_id, mlp)
-            layer.gate_up = packed.linear(mlp_weights.gate_up, interleaved=True)
+            layer.gate_up = packed.linear(mlp_weights.gate_up, interleaved=mlp.config.is_gated)
             layer.down = packed.linear(mlp_weights.down)
+            layer.inner = inner_struct(mlp.config)
         experts = config.experts[layer_id] if config.experts else None
         if experts is not None:
             self._read_experts(experts, layer_id, layer)
         return layer
+
+    def _read_head_norms(
+        self, layer_id: int, weights: AttentionWeights, layer: LayerStruct
+    ) -> None:
+        config, num_heads, num_kv_heads = self._config, layer.num_heads, layer.num_kv_heads
+        norm = config.head_norm
+        if norm is None or (norm.is_of_rotated and config.layer_ropes[layer_id] is None):
+            return
+        weight, bias, offset = weights.head_norm, weights.head_norm_bias, config.norm.weight_offset
+        if weight is None:
+            weight, offset = torch.ones(num_heads + num_kv_heads, layer.head_dim), 0.0
+        whole = self._packed.floats(weight.float() + offset)
+        whole_bias = None if bias is None else self._packed.floats(bias)
+        layer.query_norm = NormStruct(whole, whole_bias)
+        if layer.num_kept:
+            start = num_heads * layer.head_dim * _FLOAT_BYTES
+            bias_start = None if whole_bias is None else whole_bias + start
+            layer.key_norm = NormStruct(whole + start, bias_start)
+        if layer.num_kept and norm.norms_values:
+            ones = torch.ones(num_kv_heads, layer.head_dim)
+            layer.value_norm = NormStruct(self._packed.floats(ones))
 
     def _read_experts(self, config: ExpertsConfig, layer_id: int, layer: LayerStruct) -> None:
         reader, prefix = self._weights.reader, f"model.layers.{layer_id}.mlp."
@@ -203,6 +259,27 @@ class _LayerReader:
         experts = self._expert_reader.read(config, prefix, layer_id)
         for linears in pack_experts(self._packed, experts):
             self.experts += linears
+
+
+def packed_norm(
+    packed: PackedWeights, config: DecoderConfig, weights: NormWeights | None
+) -> NormStruct:
+    """None: there is none at this place."""
+    if weights is None:
+        return NormStruct()
+    norm = config.norm
+    weight = torch.ones(config.hidden_size)
+    if norm.has_weight:
+        weight = weights.weight.float() + norm.weight_offset
+    bias = None if weights.bias is None else packed.floats(weights.bias)
+    return NormStruct(packed.floats(weight), bias)
+
+
+def _num_kept(config: DecoderConfig, layer_id: int) -> int:
+    """`Kept` of decoder.cpp."""
+    if config.attention_layers[layer_id].kv_layer_id is not None:
+        return 0
+    return 1 if config.has_keys_as_values(layer_id) else 2
 
 
 def _linears(layer: LayerStruct) -> tuple[LinearStruct, ...]:

@@ -179,6 +179,12 @@ class PackedWeights:
             linear.minimum_steps = place(steps.minima.to(torch.int8))
         linear.share_bits = (steps.scales.shape[1] // layout.scales.shape[1]).bit_length() - 1
 
+    def with_bias(self, linear: LinearStruct, bias: torch.Tensor) -> LinearStruct:
+        """The same weights, of rows in order, with `bias` [out_features]."""
+        biased = LinearStruct.from_buffer_copy(linear)
+        biased.bias = self.floats(_in_blocks(bias, interleaved=False))
+        return biased
+
     def floats(self, tensor: torch.Tensor) -> int:
         """Where its values lie in float32."""
         return self._placed(tensor.float())

@@ -67,11 +67,6 @@ inline void route_tile(const bf16* rows, const float* weights, int64_t hidden_si
   }
 }
 
-inline Floats sigmoid(Floats x) {
-  const Floats exponential = exp2(multiply(x, all(-kLog2E)));
-  return divide(all(1.0f), add(all(1.0f), exponential));
-}
-
 struct Scored {
   float score;
   int64_t id;

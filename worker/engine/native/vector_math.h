@@ -39,6 +39,17 @@ inline Floats silu(Floats x) {
   return divide(x, add(all(1.0f), exponential));
 }
 
+// tanh(x / (2 * log2(e))), to within 1e-6.
+inline Floats tanh_of_power(Floats x) {
+  const Floats power = exp2(x);
+  return subtract(all(1.0f), divide(all(2.0f), add(all(1.0f), power)));
+}
+
+inline Floats sigmoid(Floats x) {
+  const Floats exponential = exp2(multiply(x, all(-kLog2E)));
+  return divide(all(1.0f), add(all(1.0f), exponential));
+}
+
 // Calls `call` with the number of rows, 1 to kMax, as a constant.
 template <int kMax, int kRows = 1, class Call>
 inline void with_num_rows(int num_rows, const Call& call) {

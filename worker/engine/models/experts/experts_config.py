@@ -62,10 +62,10 @@ class ExpertsConfig:
     def is_native(self) -> bool:
         """Whether our C++ computes them within its decoder, with what chooses them."""
         is_apart = self.is_beside_mlp or self.scales_inputs or self.latent_size > 0
-        is_shared_plain = not self.shared_size or (
-            self.shared_mlp.is_plain and self.shared_size % 2 == 0
+        is_shared_known = not self.shared_size or (
+            self.shared_size % 2 == 0 and not self.shared_mlp.is_learned
         )
-        return self.num_coded_values > 0 and is_shared_plain and not is_apart
+        return self.num_coded_values > 0 and is_shared_known and not is_apart
 
     @property
     def num_projection_values(self) -> int:
