@@ -115,6 +115,7 @@ class NativeForward:
         )
         layers = (LayerStruct * config.num_layers)(*weights.placed.layers)
         experts = (LinearStruct * len(weights.placed.experts))(*weights.placed.experts)
+        self._growing_layer: int | None = None  # one of those whose queries grow
         self._kept = (weights, pool, experts)  # the C++ side points into them
         address = ctypes.addressof(experts)
         for layer_id, (layer, rotary) in enumerate(zip(layers, by_layer, strict=True)):
@@ -123,7 +124,8 @@ class NativeForward:
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
             layer.has_window_pages = pool.has_window(layer_id)
             address = point_to(layer.experts, address)
-        self._growing_layer = next((idx for idx, each in enumerate(layers) if each.grows_queries), 0)
+            if layer.grows_queries:
+                self._growing_layer = layer_id
         self._decoder = self._library.decoder_new(
             ctypes.byref(shape), layers, config.num_layers, num_threads
         )
@@ -170,7 +172,7 @@ class NativeForward:
 
     def _query_factors(self, batch: ForwardBatch) -> torch.Tensor | None:
         """[num_tokens, 1, 1] float32, of the layers whose queries grow; None: none grow."""
-        if self._config.query_growth is None:
+        if self._growing_layer is None:
             return None
         self._ropes.begin(batch.positions)
         return self._ropes.query_factors(self._growing_layer)

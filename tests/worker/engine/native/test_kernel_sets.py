@@ -15,8 +15,14 @@ import torch
 from bench.products import Product
 from jetflock.doctor.machine_checks import machine_findings
 from shared.errors import ConfigError
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, MIXTURES, by_day
 from tests.worker.engine.native.test_coded_linear import KINDS
-from tests.worker.engine.native.test_native import native_rig, needs_bfloat16, save_rounded
+from tests.worker.engine.native.test_native import (
+    native_rig,
+    needs_bfloat16,
+    save_rounded,
+    with_whole_heads,
+)
 from tests.worker.engine.tiny_models import Rig, random_prompt, save_tiny_model
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.scaled_weight import ScaledWeight
@@ -236,20 +242,35 @@ def run_both_ways(path: Path, kernel_set: KernelSet, **config: Any) -> Rig:
     return alone
 
 
+# Norms on both sides, soft caps, windows and ropes by layer; norms of variances and of heads, two
+# beside each other; chunks, layers that do not rotate; embeddings of positions; gates, and experts.
+FAMILIES = ["qwen3", "gemma2", "gemma3", "stablelm parallel", "llama4 dense", "gpt2", "afmoe"]
+
+
+def save_family(folder: Path, family: str) -> Path:
+    model_type, overrides = (FUSED | FUSED_IN_TORCH | MIXTURES)[family]
+    return save_rounded(folder, model_type, **with_whole_heads(overrides))
+
+
+@pytest.mark.parametrize("family", by_day(FAMILIES, ["gemma2"]))
 @pytest.mark.parametrize("kernel_set", EVERYWHERE)
-def test_no_bit_of_a_model_depends_on_the_batch(tiny: Path, kernel_set: KernelSet) -> None:
-    rig = run_both_ways(tiny, kernel_set)
+def test_no_bit_of_a_model_depends_on_the_batch(
+    family: str, kernel_set: KernelSet, tmp_path: Path
+) -> None:
+    rig = run_both_ways(save_family(tmp_path, family), kernel_set)
     assert rig.loop._ready.kernel_set == kernel_set.name
 
 
 @needs_bfloat16
-def test_a_model_by_widened_products_has_the_bits_of_bfloat16s(tiny: Path) -> None:
+@pytest.mark.parametrize("family", by_day(FAMILIES, ["stablelm parallel"]))
+def test_a_model_by_widened_products_has_the_bits_of_bfloat16s(family: str, tmp_path: Path) -> None:
     """All of it: attention, norms and rotations among it."""
+    path = save_family(tmp_path, family)
     add = make_add(1, random_prompt(137, seed=1), max_tokens=24, ignore_eos=True)
-    expected = native_rig(tiny, cpu_kernels=AVX512_BF16.name)
+    expected = native_rig(path, cpu_kernels=AVX512_BF16.name)
     expected.run(add)
     for kernel_set in (AVX2, AVX512):
-        rig = native_rig(tiny, cpu_kernels=kernel_set.name)
+        rig = native_rig(path, cpu_kernels=kernel_set.name)
         rig.run(add)
         assert rig.logits.keys() == expected.logits.keys()
         assert all(torch.equal(rig.logits[key], expected.logits[key]) for key in rig.logits)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from shared.errors import ConfigError
 from shared.protocol.sampling import PoolingKind, PoolingParams
-from tests.worker.engine.families import FUSED, FUSED_IN_TORCH
+from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, by_day
 from tests.worker.engine.formats.quantized_copies import change_tensors
 from tests.worker.engine.tiny_models import (
     Rig,
@@ -63,11 +63,42 @@ def tiny_rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_rounded(tmp_path_factory.mktemp("rounded"), "llama")
 
 
+# What else is in a layer, each once: biases, windows, ropes by layer and partial ones, scales,
+# norms before, behind and beside, of heads, of variances, soft caps, chunks, activations.
+DAILY = [
+    "llama tied",
+    "llama yarn mscale",
+    "qwen2 windows",
+    "phi3 longrope",
+    "seed_oss",
+    "granite",
+    "gemma2",
+    "gemma3",
+    "gemma4 keys as values",
+    "llama4 dense",
+    "olmo",
+    "olmo3 yarn",
+    "cohere2",
+    "stablelm parallel",
+    "gpt_neox in turn",
+    "phi norms",
+    "ministral3",
+    "nanochat biases",
+    "falcon 40b",
+    "gpt2",
+    "nemotron",
+    "hunyuan alpha",
+]
+IN_TORCH = {"gemma4", "gemma4 experts", "llama4", "apertus"}
+# Whose scores of attention, not scaled, are as large as bfloat16 cannot tell apart.
+ROUGH = {"gpt2 by layer", "llama4 dense", "hyperclovax", "hyperclovax without post norms"}
+
+
 @needs_bfloat16
-@pytest.mark.parametrize("family", [*FUSED, "hunyuan alpha"])
+@pytest.mark.parametrize("family", by_day(sorted({*FUSED, *FUSED_IN_TORCH} - IN_TORCH), DAILY))
 def test_every_family_of_the_fused_decoder(family: str, tmp_path: Path) -> None:
     model_type, overrides = (FUSED | FUSED_IN_TORCH)[family]
-    path = save_rounded(tmp_path, model_type, **overrides)
+    path = save_rounded(tmp_path, model_type, **with_whole_heads(overrides))
     rig = native_rig(path, max_step_tokens=33, num_kv_tokens=320, max_running=8)
     shared = random_prompt(40, seed=2)
     prompts = {1: shared + random_prompt(5, seed=3)}
@@ -77,8 +108,18 @@ def test_every_family_of_the_fused_decoder(family: str, tmp_path: Path) -> None:
         *(make_add(run_id, ids, max_tokens=40, ignore_eos=True) for run_id, ids in prompts.items())
     )
     for run_id, prompt in prompts.items():
-        assert_like_reference(path, rig, run_id, prompt + outputs[run_id], MAX_ERROR)
+        max_error = MAX_ERROR * (1 + (family in ROUGH))
+        assert_like_reference(path, rig, run_id, prompt + outputs[run_id], max_error)
     assert rig.channel.steps[-1].load.num_preemptions > 0
+
+
+def with_whole_heads(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Of sixteen values or more."""
+    sizes = {"hidden_size": 96}
+    sizes |= {name: 16 for name in ("head_dim",) if name in overrides}
+    sizes |= {name: 32 for name in ("global_head_dim",) if name in overrides}
+    sizes |= {name: 96 for name in ("word_embed_proj_dim",) if name in overrides}
+    return overrides | sizes
 
 
 @needs_bfloat16
