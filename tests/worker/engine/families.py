@@ -154,7 +154,7 @@ GEMMA_4 = {
     "hidden_size_per_layer_input": 0,
 }
 
-# Computed by models/decoder.py, in torch alone.
+# The same; on a GPU what stands between products is computed in torch.
 FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", {}),
     "gemma2": ("gemma2", {"sliding_window": WINDOW, "query_pre_attn_scalar": 24}),

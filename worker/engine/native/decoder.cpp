@@ -162,6 +162,7 @@ class Decoder {
       qkv_size_ = std::max(qkv_size_, layer.qkv.out_features);
       attended_size_ = std::max(attended_size_, layer.heads.queries_size());
       if (layer.kept == kKeysAlone) values_size_ = std::max(values_size_, layer.heads.keys_size());
+      has_two_inputs_ |= has_two_inputs(layer);
       has_sums_ |= layer.after_attention.exists() || layer.after_mlp.exists();
       inner_size_ = std::max(inner_size_, layer.down.in_features);
       gate_up_size_ = std::max({gate_up_size_, stride_of(layer.gate_up), down_size});
@@ -177,7 +178,7 @@ class Decoder {
     residual_.reserve(num_tokens * shape_.hidden_size);
     if (has_sums_) sums_.reserve(num_tokens * shape_.hidden_size);
     normed_.reserve(num_tokens * shape_.hidden_size);
-    if (has_two_inputs()) mlp_inputs_.reserve(num_tokens * shape_.hidden_size);
+    if (has_two_inputs_) mlp_inputs_.reserve(num_tokens * shape_.hidden_size);
     qkv_.reserve(num_tokens * qkv_size_);
     values_.reserve(num_tokens * values_size_);
     attended_.reserve(num_tokens * attended_size_);
@@ -297,20 +298,19 @@ class Decoder {
     return shape_.is_parallel && layer.before_mlp.exists();
   }
 
-  bool has_two_inputs() const { return has_two_inputs(layers_[0]); }
-
   void begin_layer(ThreadTeam::Member& member, const Batch& batch, int64_t layer_id) {
     const LayerWeights& layer = layers_[layer_id];
     member.for_each(batch.num_tokens, [&](int64_t token) {
-      if (layer_id > 0) end_layer(layer_id - 1, token);
+      end_layer(layer_id - 1, token);
       hand_out(batch, layer_id, token, stream(token));
       norm_stream(layer.before_attention, token, normed_.data());
       if (has_two_inputs(layer)) norm_stream(layer.before_mlp, token, mlp_inputs_.data());
     });
   }
 
-  // Where the stream is read next: a phase less.
+  // Where the stream is read next: a phase less. -1: before all layers.
   void end_layer(int64_t layer_id, int64_t token) {
+    if (layer_id < 0) return;
     const LayerWeights& layer = layers_[layer_id];
     add_experts(layer, token);
     join(layer.after_mlp, token);
@@ -649,6 +649,7 @@ class Decoder {
   StepLoras loras_;
   Buffer<float> gate_up_;   // of steps with adapters: [num_tokens, gate_up_size_]
   bool has_sums_ = false;
+  bool has_two_inputs_ = false;  // some layer has
   int64_t qkv_size_ = 0;  // as the next ones: of any layer, at most
   int64_t values_size_ = 0;
   int64_t attended_size_ = 0;

@@ -5,8 +5,9 @@ computed as transformers computes it, and alone as in company, or refused in a s
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch
 from shared.errors import ConfigError
 from tests.tiny_decoder import VOCAB_SIZE
 from tests.worker.engine.families import FUSED, FUSED_IN_TORCH, LATENT, MIXTURES, RECURRENT, WINDOW
+from tests.worker.engine.native.test_native import needs_bfloat16, with_whole_heads
 from tests.worker.engine.tiny_models import (
     Rig,
     assert_like_reference,
@@ -25,10 +27,16 @@ from tests.worker.engine_fakes import make_add
 from worker.engine.cpu.model_runner import TorchForward
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.transformers_config import MODEL_ERRORS
+from worker.engine_link.engine_messages import AddRequest
 
 FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT
 TYPES = sorted({model_type for model_type, _ in FAMILIES.values()})
+NATIVE_TYPES = sorted(
+    {model_type for model_type, _ in (FUSED | FUSED_IN_TORCH | MIXTURES).values()}
+    - {"mimo_v2_flash"}
+)
 NUM_DRAWN, MAX_DRAWN = 3, 12  # of each type; more, where none of them is computed
+MAX_NATIVE_ERROR = 0.1
 
 # What is drawn of, where a family knows the name.
 HEADS: list[dict[str, Any]] = [
@@ -37,6 +45,12 @@ HEADS: list[dict[str, Any]] = [
     {"hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 6},
     {"hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 4},
     {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 10},
+]
+WHOLE_HEADS: list[dict[str, Any]] = [  # as our C++ takes them, of odd numbers of other things
+    {"hidden_size": 80, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 16},
+    {"hidden_size": 112, "num_attention_heads": 7, "num_key_value_heads": 7, "head_dim": 48},
+    {"hidden_size": 66, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 272},
+    {"hidden_size": 144, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 32},
 ]
 ACTIVATIONS = ["silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2"]
 ROPES: list[dict[str, Any]] = [
@@ -100,13 +114,13 @@ NOT_OF_MODELS = {
 IS_SCALED = ("multiplier", "scale", "scaling", "scaling_factor", "alpha", "beta")
 
 
-def drawn_config(model_type: str, source: random.Random) -> dict[str, Any]:
-    """A configuration of the tests with a few other values."""
+def drawn_config(model_type: str, source: random.Random, *, is_native: bool) -> dict[str, Any]:
+    """A configuration of the tests with a few other values; its heads may be for our C++."""
     from transformers import AutoConfig
 
     known = AutoConfig.for_model(model_type).to_dict()
     tested = [values for each, values in FAMILIES.values() if each == model_type]
-    values = dict(source.choice(tested))
+    values = with_whole_heads(source.choice(tested)) if is_native else {**source.choice(tested)}
     choices: dict[str, list[Any]] = {}
     for name, value in known.items():
         if name in CHOICES_OF:
@@ -121,7 +135,7 @@ def drawn_config(model_type: str, source: random.Random) -> dict[str, Any]:
     for name in source.sample(sorted(choices), min(len(choices), source.randint(2, 5))):
         values[name] = source.choice(choices[name])
     if "head_dim" in known and source.random() < 0.5:
-        values |= source.choice(HEADS)
+        values |= source.choice(WHOLE_HEADS if is_native else HEADS)
     ropes = known.get("rope_parameters") or {}
     if "rope_theta" in ropes and source.random() < 0.5:
         kept = {each: value for each, value in ropes.items() if each == "partial_rotary_factor"}
@@ -129,14 +143,24 @@ def drawn_config(model_type: str, source: random.Random) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("model_type", TYPES)
-def test_drawn_configurations(model_type: str, tmp_path: Path) -> None:
-    source, num_computed = random.Random(model_type), 0
+class Drawn(NamedTuple):
+    """A model that transformers computes, too."""
+
+    path: Path
+    prompts: dict[int, list[int]]
+
+    def adds(self) -> dict[int, AddRequest]:
+        return {
+            run_id: make_add(run_id, ids, max_tokens=4, ignore_eos=True)
+            for run_id, ids in self.prompts.items()
+        }
+
+
+def drawn_models(model_type: str, folder: Path, *, is_native: bool) -> Iterator[Drawn]:
+    """Up to MAX_DRAWN."""
+    source = random.Random(model_type)
     for number in range(MAX_DRAWN):
-        if number >= NUM_DRAWN and num_computed:
-            break
-        values = drawn_config(model_type, source)
+        values = drawn_config(model_type, source, is_native=is_native)
         print(number, values)
         vocab_size = min(VOCAB_SIZE, values.get("vocab_size", VOCAB_SIZE))
         prompts = {
@@ -144,25 +168,76 @@ def test_drawn_configurations(model_type: str, tmp_path: Path) -> None:
             for run_id, length in ((1, 110), (2, 9), (3, 33))
         }
         try:
-            path = save_tiny_model(tmp_path / str(number), model_type, **values)
+            path = save_tiny_model(folder / str(number), model_type, is_rounded=is_native, **values)
             assert reference_logits(path, prompts[1]).isfinite().all()
         except (*MODEL_ERRORS, ArithmeticError, NameError) as exc:
             print("transformers has no such model:", exc)
             continue
-        try:
-            rig = Rig(path, max_step_tokens=33, num_kv_tokens=256, max_running=8)
-        except ConfigError as exc:
-            print("refused:", exc)
+        yield Drawn(path, prompts)
+
+
+def opened(drawn: Drawn, **config: Any) -> Rig | None:
+    """None: it is refused, in a sentence."""
+    try:
+        return Rig(drawn.path, **config)
+    except ConfigError as exc:
+        print("refused:", exc)
+        return None
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model_type", TYPES)
+def test_drawn_configurations(model_type: str, tmp_path: Path) -> None:
+    num_computed = 0
+    for number, drawn in enumerate(drawn_models(model_type, tmp_path, is_native=False)):
+        if number >= NUM_DRAWN and num_computed:
+            break
+        rig = opened(drawn, max_step_tokens=33, num_kv_tokens=256, max_running=8)
+        if rig is None:
             continue
-        adds = {each: make_add(each, ids, max_tokens=4) for each, ids in prompts.items()}
-        outputs = rig.run(*adds.values())
-        for run_id, prompt in prompts.items():
-            assert_like_reference(path, rig, run_id, prompt + outputs[run_id])
+        outputs = rig.run(*drawn.adds().values())
+        for run_id, prompt in drawn.prompts.items():
+            assert_like_reference(drawn.path, rig, run_id, prompt + outputs[run_id])
         num_computed += 1
         forward = rig.runner._forward._forward
         if not isinstance(forward, TorchForward) or not isinstance(forward._model, DecoderModel):
             continue
-        alone = Rig(path, max_step_tokens=160)
-        alone.run(adds[1])
+        alone = Rig(drawn.path, max_step_tokens=160)
+        alone.run(drawn.adds()[1])
         assert all(torch.equal(rig.logits[key], each) for key, each in alone.logits.items())
     assert num_computed
+
+
+@needs_bfloat16
+@pytest.mark.nightly
+@pytest.mark.parametrize("model_type", NATIVE_TYPES)
+def test_drawn_configurations_in_our_cpp(model_type: str, tmp_path: Path) -> None:
+    """Some logits are near, whatever a near tie of a router does to others."""
+    num_computed = 0
+    models = drawn_models(model_type, tmp_path, is_native=True)
+    for number, drawn in enumerate(models):
+        if number >= NUM_DRAWN and num_computed:
+            break
+        native = {"dtype": "bfloat16", "cpu_kernels": "native"}
+        rig = opened(drawn, max_step_tokens=33, num_kv_tokens=256, max_running=8, **native)
+        if rig is None:
+            continue
+        outputs = rig.run(*drawn.adds().values())
+        errors = []
+        for run_id, prompt in drawn.prompts.items():
+            reference = reference_logits(drawn.path, prompt + outputs[run_id])
+            errors += [
+                relative_error(each, reference[position - 1])
+                for (each_id, position), each in rig.logits.items()
+                if each_id == run_id
+            ]
+        assert torch.tensor(errors).quantile(0.25) < MAX_NATIVE_ERROR
+        alone = Rig(drawn.path, max_step_tokens=160, num_threads=2, **native)
+        alone.run(drawn.adds()[1])
+        assert all(torch.equal(rig.logits[key], each) for key, each in alone.logits.items())
+        num_computed += 1
+    assert num_computed
+
+
+def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())

@@ -20,7 +20,12 @@ from worker.engine.formats.stored.gguf_blocks import BLOCK_TYPES
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.native.kernel_set import NAMED_KERNEL_SETS, KernelSet
 from worker.engine.native.native_choice import missing_capability
-from worker.engine.native.native_library import BatchStruct, NativeLibrary, ShapeStruct
+from worker.engine.native.native_library import (
+    BatchStruct,
+    NativeLibrary,
+    NormStruct,
+    ShapeStruct,
+)
 from worker.engine.native.packed_weights import PackedWeights
 
 EPS = 1e-6
@@ -37,14 +42,11 @@ class Table:
         norm = torch.ones(self.hidden_size)
         self.shape = ShapeStruct(
             hidden_size=self.hidden_size,
-            num_heads=1,
-            num_kv_heads=1,
-            head_dim=16,
             page_size=16,
             norm_eps=EPS,
             embedding_scale=1.0,
             embeddings=self.packed.linear(Projection(weight, None)),
-            final_norm=self.packed.floats(norm),
+            final_norm=NormStruct(self.packed.floats(norm)),
         )
 
     def all(self, scale: float = 1.0) -> torch.Tensor:
