@@ -117,8 +117,8 @@ def test_refused_where_our_cpp_does_not_compute(tiny: Path, tmp_path: Path) -> N
         Rig(tiny, dtype="bfloat16", cpu_kernels="torch", kv_dtype="int8")
     with pytest.raises(ConfigError, match=r"kv_dtype=int8 is not possible.*dtype is float32"):
         Rig(tiny, dtype="float32", kv_dtype="int8")
-    general = save_tiny_model(tmp_path, "gemma")
-    with pytest.raises(ConfigError, match=r"kv_dtype=int8 is not possible.*GemmaForCausalLM"):
+    general = save_tiny_model(tmp_path, "apertus")
+    with pytest.raises(ConfigError, match=r"kv_dtype=int8 is not possible.*ApertusForCausalLM"):
         Rig(general, dtype="bfloat16", kv_dtype="int8")
     with pytest.raises(ConfigError, match="kv_dtype=int8 is for a CPU, with tp=1"):
         Rig(tiny, dtype="bfloat16", device="cpu", tp=2, kv_dtype="int8")

@@ -331,8 +331,8 @@ def test_refused_where_nothing_is_rounded(source: Path, tmp_path: Path) -> None:
     refused("not possible: .* cpu_kernels is torch", quantization="int8", cpu_kernels="torch")
     refused("not possible: .* dtype is float32", quantization="int8", dtype="float32")
     refused("for models that make tokens", quantization="int8", device="cpu", tp=2)
-    gemma = save_tiny_model(tmp_path / "gemma", "gemma")
-    refused(r"not possible: .*\(GemmaForCausalLM\)", gemma)
+    apertus = save_tiny_model(tmp_path / "apertus", "apertus")
+    refused(r"not possible: .*\(ApertusForCausalLM\)", apertus)
 
 
 # In nats, beside weights and activations in 16 bits, and tokens with the same likeliest one.
