@@ -120,7 +120,9 @@ def drawn_config(model_type: str, source: random.Random, *, is_native: bool) -> 
 
     known = AutoConfig.for_model(model_type).to_dict()
     tested = [values for each, values in FAMILIES.values() if each == model_type]
-    values = with_whole_heads(source.choice(tested)) if is_native else {**source.choice(tested)}
+    values = {**source.choice(tested)}
+    if is_native:
+        values = with_whole_heads(model_type, values)
     choices: dict[str, list[Any]] = {}
     for name, value in known.items():
         if name in CHOICES_OF:

@@ -249,7 +249,7 @@ FAMILIES = ["qwen3", "gemma2", "gemma3", "stablelm parallel", "llama4 dense", "g
 
 def save_family(folder: Path, family: str) -> Path:
     model_type, overrides = (FUSED | FUSED_IN_TORCH | MIXTURES)[family]
-    return save_rounded(folder, model_type, **with_whole_heads(overrides))
+    return save_rounded(folder, model_type, **with_whole_heads(model_type, overrides))
 
 
 @pytest.mark.parametrize("family", by_day(FAMILIES, ["gemma2"]))
