@@ -9,6 +9,7 @@ from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_weights import DecoderWeights
 from worker.engine.models.layer_config import LayerInputsConfig
 from worker.engine.models.layer_ops import LayerOps, activate
+from worker.engine.models.loader import WeightReader
 from worker.engine.models.model import ModelInput
 from worker.engine.models.norms import rms_norm
 
