@@ -312,7 +312,7 @@ def test_where_bfloat16_is_fast(
 ) -> None:
     """By our C++ with AVX2, if it can be built: torch would convert it, slowly."""
     fused = read_model_config(tiny)
-    other = read_model_config(save_tiny_model(tmp_path / "gemma", "gemma2"))
+    other = read_model_config(save_tiny_model(tmp_path / "gemma", "gemma2", head_dim=8))
     as_of(monkeypatch, avx512_bf16=False, amx_bf16=False)
     assert has_fast_bfloat16(EngineConfig(), fused)
     assert not has_fast_bfloat16(EngineConfig(cpu_kernels="torch"), fused)
