@@ -126,7 +126,7 @@ def test_minimax_may_be_told_in_its_makers_words(tmp_path: Path) -> None:
 
 def test_gemma_scales_embeddings_as_it_was_trained(tmp_path: Path) -> None:
     """By a factor in the dtype of its weights."""
-    path = save_tiny_model(tmp_path, "gemma2", hidden_size=48)
+    path = save_tiny_model(tmp_path, "gemma2", hidden_size=48, head_dim=8)
     for dtype, factor in (("float32", 48**0.5), ("bfloat16", 6.9375)):
         forward = Rig(path, dtype=dtype).runner._forward._forward
         assert isinstance(forward, TorchForward)
