@@ -140,19 +140,32 @@ def test_the_load_generator(stack: LocalStack, tmp_path: Path, endpoint: str) ->
     "role",
     [
         "worker",
-        pytest.param("frontend", marks=pytest.mark.nightly),
-        pytest.param("detok", marks=pytest.mark.nightly),
+        pytest.param("frontend", marks=pytest.mark.nightly),  # which is the detokenizer, too
         "nats-server",
     ],
 )
 async def test_a_stream_survives_the_death_of_a(scripted_stack: LocalStack, role: str) -> None:
-    async with Client(scripted_stack.nats_url) as client:
+    await check_that_a_stream_survives(scripted_stack, role)
+
+
+@pytest.mark.nightly
+async def test_a_stream_survives_the_death_of_a_detokenizer_by_itself(tmp_path: Path) -> None:
+    flags = (*SCRIPTED, "--detok-process")
+    stack = LocalStack(tmp_path, *flags, program=REAL_ROLES).start().wait_ready(60)
+    try:
+        await check_that_a_stream_survives(stack, "detok")
+    finally:
+        stack.kill()
+
+
+async def check_that_a_stream_survives(stack: LocalStack, role: str) -> None:
+    async with Client(stack.nats_url) as client:
         params: dict[str, Any] = {"max_tokens": 100, "seed": 7, "ignore_eos": True}
         params |= {"logprobs": 2, "prompt_logprobs": 1}
         expected = await client.generate_async("Once upon a time", **params)
         job = client.generate_async("Once upon a time", **params)
         await anext(aiter(job))
-        kill_all(scripted_stack, role)
+        kill_all(stack, role)
         result = await job.aresult(60)
     assert result.text == expected.text
     assert result.finish_reason == "length"
@@ -193,7 +206,9 @@ async def test_a_stream_survives_the_order_to_kill_its_worker(scripted_stack: Lo
 
 def kill_all(stack: LocalStack, role: str) -> None:
     """All processes of a role: of two workers, one is sure to run the request."""
-    for process in stack.roles(role):
+    processes = stack.roles(role)
+    assert processes, f"no {role} runs"
+    for process in processes:
         process.kill()
 
 
@@ -219,7 +234,7 @@ def test_kill_9_leaves_nobody_behind_and_the_next_start_goes_on(tmp_path: Path) 
     try:
         request_id = asyncio.run(submit_one(stack.nats_url))
         tree = stack.processes()
-        assert len(tree) >= 5  # nats-server, detok, frontend, worker, engine
+        assert len(tree) == 4  # nats-server, frontend with detokenizer, worker, engine
         stack.process.kill()
         stack.process.wait()
         wait_until(lambda: not any_alive(tree), timeout_s=3)
