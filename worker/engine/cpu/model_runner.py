@@ -10,7 +10,6 @@ import torch
 from worker.engine.cache.req_to_token_pool import PageTables
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
-from worker.engine.cpu.state_cache import StateCache
 from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.grammar.grammar_matcher import GrammarBackend
@@ -19,6 +18,7 @@ from worker.engine.layers.state_layer import StepStates
 from worker.engine.lora.lora_projection import LoraProjections, LoraWeights
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.model import ImageRows, Model
+from worker.engine.models.recurrent.state_cache import StateCache
 from worker.engine.request.req import Req
 from worker.engine.request.schedule_batch import SamplePoint, ScheduleBatch
 from worker.engine.request.step_result import DoneStep, SampleError, StepHandle, StepResult

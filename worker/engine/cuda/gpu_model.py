@@ -14,7 +14,6 @@ from shared.errors import ConfigError, NotCapturable
 from worker.engine.cache.page_allocator import num_empty_pages
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
 from worker.engine.cache.state_snapshots import num_snapshots
-from worker.engine.cpu.state_cache import MakeScans, StateCache, StatePlan
 from worker.engine.cuda.attention.attention_choice import ChosenAttention
 from worker.engine.cuda.batch.step_inputs import StepInputs, pack
 from worker.engine.cuda.batch.step_plan import StepPlan, StepShape
@@ -38,6 +37,7 @@ from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.lora.lora_projection import LoraPair, LoraProjection, LoraWeights
 from worker.engine.models.model import Model
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.models.recurrent.state_cache import MakeScans, StateCache, StatePlan
 from worker.engine.request.step_limits import StepLimits
 from worker.engine.sampling.sampling_batch import StepSampling
 from worker.engine_link.engine_config import EngineConfig

@@ -18,7 +18,6 @@ from worker.engine.cache.state_snapshots import num_snapshots
 from worker.engine.cpu.cache_memory import CacheMemory
 from worker.engine.cpu.kv_cache_pool import KVCachePool, kv_cache_dtype
 from worker.engine.cpu.model_runner import Forward, ModelRunner, StreamingForward, TorchForward
-from worker.engine.cpu.state_cache import StateCache
 from worker.engine.cpu.stream_pool import StreamPool
 from worker.engine.cpu.torch_attention import TorchAttentionBackend
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
@@ -44,6 +43,7 @@ from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_loading import load_model
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.models.recurrent.state_cache import StateCache
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.models.vision.tower import load_tower
 from worker.engine.native.native_choice import (

@@ -49,17 +49,19 @@ class GpuLoader:
             lambda tables: loaded.make_runner(tables.all, grammars),
             loaded.lora_projections,
             num_snapshots=loaded.num_snapshots,
-            remark="; ".join(filter(None, (loaded.remark, _told_states(setup.config, loaded)))),
+            remark="; ".join(
+                filter(None, (loaded.remark, _remark_on_states(setup.config, loaded)))
+            ),
             no_images=model_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
             gpu=loaded.card,
         )
 
 
-def _told_states(model: ModelConfig, loaded: GpuModel) -> str:
+def _remark_on_states(model: ModelConfig, loaded: GpuModel) -> str:
     if loaded.num_snapshots is None:
         return ""
-    told = model_limits.remark_on_states(model, loaded.num_snapshots)
-    return f"{told}; steps that read prompts run without CUDA graphs"
+    remark = model_limits.remark_on_states(model, loaded.num_snapshots)
+    return f"{remark}; steps that read prompts run without CUDA graphs"
 
 
 def load_on_gpu(site: LoadSite, setup: ModelSetup, group: RankGroup | None = None) -> GpuModel:

@@ -10,7 +10,6 @@ from typing import NamedTuple, Self
 import msgspec
 import torch
 
-from worker.engine.cpu.state_cache import StatePlan
 from worker.engine.cuda.batch.step_plan import StepPlan
 from worker.engine.cuda.kernels.draw_code import NOT_A_NUMBER, NOTHING_ALLOWED
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
@@ -32,6 +31,7 @@ from worker.engine.device.gpu_memory import compute_halved, has_memory
 from worker.engine.images import ImageEncoder, ImageSpan, cut_spans, image_spans
 from worker.engine.lora.lora_adapter import lora_batch
 from worker.engine.models.model import ImageRows
+from worker.engine.models.recurrent.state_cache import StatePlan
 from worker.engine.request.arrival import Adapter
 from worker.engine.request.schedule_batch import SamplePoint, ScheduleBatch
 from worker.engine.request.step_result import SampleError, StepHandle, StepResult

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.cpu.state_cache import StateCache
 from worker.engine.cuda.attention.gpu_attention import GpuAttention
 from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.batch.step_inputs import StepInputs
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.models.model import Model
+from worker.engine.models.recurrent.state_cache import StateCache
 
 
 class GpuForward:

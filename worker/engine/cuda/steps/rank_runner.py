@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.engine.cpu.state_cache import StateCache, StatePlan
 from worker.engine.cuda.batch.step_inputs import pack
 from worker.engine.cuda.steps.gpu_state import GpuState
 from worker.engine.cuda.steps.step_graphs import Computed, StepGraphs
@@ -16,6 +15,7 @@ from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.models.model import ImageRows
+from worker.engine.models.recurrent.state_cache import StateCache, StatePlan
 from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.token_ranges import Ints
 
