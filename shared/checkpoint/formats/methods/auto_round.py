@@ -9,7 +9,7 @@ import msgspec
 
 from shared.checkpoint.formats.layouts.column_words import AwqWords, GptqWords
 from shared.checkpoint.formats.linear_format import LinearFormat
-from shared.checkpoint.formats.methods.group_size import group_size_of
+from shared.checkpoint.formats.methods.group_size import word_sizes_of
 from shared.checkpoint.formats.quantization import FormatRule, Quantization, check_pattern
 from shared.checkpoint.formats.section import Section
 
@@ -94,14 +94,11 @@ def read_auto_round(section: Section) -> Quantization:
 
 
 def _words(section: Section, packing: str, values: Mapping[str, Any]) -> LinearFormat:
-    num_bits, size, data_type = values["bits"], values["group_size"], values["data_type"]
-    if type(num_bits) is not int or num_bits not in _NUM_BITS[packing]:
-        raise section.error(f"bits={num_bits} is not supported, only {_NUM_BITS[packing]} are")
-    if type(size) is not int:
-        raise section.error(f"group_size={size!r} is not supported")
-    if data_type != "int":
+    num_bits, group_size = word_sizes_of(
+        section, values["bits"], values["group_size"], _NUM_BITS[packing]
+    )
+    if (data_type := values["data_type"]) != "int":
         raise section.error(f"data_type={data_type!r} is not supported, only 'int' is")
-    group_size = group_size_of(section, size)
     if packing == "awq":
         return AwqWords(group_size)
     return GptqWords(num_bits, group_size, _ZERO_OFFSET)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from shared.checkpoint.formats.layouts.column_words import GptqWords
-from shared.checkpoint.formats.methods.group_size import group_size_of
+from shared.checkpoint.formats.methods.group_size import word_sizes_of
 from shared.checkpoint.formats.quantization import FormatRule, Quantization, check_pattern
 from shared.checkpoint.formats.section import Section
 
@@ -96,8 +96,4 @@ def _rules(
 
 def _words(section: Section, gptq: _Gptq, own: Mapping[str, Any], zero_offset: int) -> GptqWords:
     num_bits, size = own.get("bits", gptq.bits), own.get("group_size", gptq.group_size)
-    if type(num_bits) is not int or num_bits not in _NUM_BITS:
-        raise section.error(f"bits={num_bits} is not supported, only {_NUM_BITS} are")
-    if type(size) is not int:
-        raise section.error(f"group_size={size!r} is not supported")
-    return GptqWords(num_bits, group_size_of(section, size), zero_offset)
+    return GptqWords(*word_sizes_of(section, num_bits, size, _NUM_BITS), zero_offset)
