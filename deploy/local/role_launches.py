@@ -59,10 +59,9 @@ class RoleLaunches:
         }
 
     def frontend(self) -> Launch:
-        config, frontend_id = self._config, new_incarnation("frontend")
-        address = ("--host", config.host, "--port", str(config.port))
+        frontend_id = new_incarnation("frontend")
         return Launch(
-            [*self._programs.frontend, *address, "--frontend-id", frontend_id],
+            [*self._programs.frontend, *self._address, "--frontend-id", frontend_id],
             self._env(FrontendConfig, exclude=("host", "port")),
             frontend_id,
         )
@@ -71,11 +70,11 @@ class RoleLaunches:
         """Frontend and detokenizer in one process; its id is that of the detokenizer, for which
         others have to speak when it has died.
         """
-        config, detok_id = self._config, new_incarnation("detok")
-        words = ("--host", config.host, "--port", str(config.port), "--detok-id", detok_id)
+        detok_id = new_incarnation("detok")
         env = self._env(FrontendConfig, exclude=("host", "port"))
         env |= self._env(DetokConfig, exclude=("detok_id",))
-        return Launch([*self._programs.front, *words], env, detok_id)
+        argv = [*self._programs.front, *self._address, "--detok-id", detok_id]
+        return Launch(argv, env, detok_id)
 
     def detok(self) -> Launch:
         detok_id = new_incarnation(self._config.detok_id or "detok")
@@ -116,6 +115,10 @@ class RoleLaunches:
             return Launch(argv, env, worker_id)
 
         return launch
+
+    @property
+    def _address(self) -> Sequence[str]:
+        return ("--host", self._config.host, "--port", str(self._config.port))
 
     def _env(
         self, role: type[ClusterConfig], exclude: Sequence[str] = (), metrics_offset: int = 0
