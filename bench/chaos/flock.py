@@ -208,7 +208,7 @@ class Flock:
 
     def _kept(self, role: str, idx: int, nats_url: str, http_port: int) -> KeptProcess:
         name = f"{role}-{idx}"
-        programs = RolePrograms(*(self._program(one) for one in ("frontend", "worker", "detok")))
+        programs = RolePrograms(**{each: self._program(each) for each in _ROLES})
         config = ServeConfig(
             nats_url=nats_url,
             replicas=self.plan.num_servers,

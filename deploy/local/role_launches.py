@@ -24,7 +24,7 @@ from worker.config import WorkerConfig
 COMPONENTS = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolePrograms:
     """How each role is started; tests put stand-ins here."""
 
