@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import sys
 import tracemalloc  # noqa: F401 - pytest imports it while garbage is collected: too late
@@ -17,10 +18,14 @@ import pytest
 from hypothesis.internal.conjecture import providers
 
 from shared.cli.garbage import importing_much
+from shared.telemetry.without_rich import without_rich
 from tests.fast_tests import NUM_FAST_EXAMPLES, FastTests
 from tests.nats_server import NatsServer
 from tests.processes import TestProcesses
 from tests.reruns import FailureTeller, forbid_reruns
+
+with without_rich():
+    import structlog
 
 MEMORY, MIN_ROOM = "/dev/shm", 6 << 30
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads before tests/processes.py forks
@@ -99,6 +104,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     forbid_reruns(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A command that ran in this process has set its logs up: no later test has them."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    try:
+        return (yield)
+    finally:
+        structlog.reset_defaults()
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
 
 
 @pytest.fixture

@@ -75,7 +75,6 @@ def setup_logging(
         processors=[*shared_processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(root.level),
         logger_factory=lambda *_: lines,
-        cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(role=role)
 
