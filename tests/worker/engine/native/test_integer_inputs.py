@@ -36,7 +36,12 @@ from tests.worker.engine.native.test_coded_linear import (
     uint8_with_zeros,
 )
 from tests.worker.engine.native.test_int8_kv import log_probs
-from tests.worker.engine.native.test_kernel_sets import EVERYWHERE, random_rows, run_both_ways
+from tests.worker.engine.native.test_kernel_sets import (
+    EVERYWHERE,
+    TILES,
+    random_rows,
+    run_both_ways,
+)
 from tests.worker.engine.native.test_native import (
     MAX_ERROR,
     native_rig,
@@ -54,7 +59,7 @@ from tests.worker.engine.tiny_models import (
 from tests.worker.engine_fakes import make_add
 from worker.engine.formats.scaled_weight import InputCodes, ScaledWeight
 from worker.engine.native.coded_layout import INT4, INT6, INT8, coded_layout, integer_layout
-from worker.engine.native.kernel_set import AMX_EMULATED, AVX2, AVX512_BF16, KernelSet
+from worker.engine.native.kernel_set import AVX2, AVX512_BF16, KernelSet
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_products import NativeProducts
 from worker.engine_link.engine_messages import LoadAdapter
@@ -233,7 +238,7 @@ def test_a_model_has_the_same_bits_by_every_kernel_set(
     config: dict[str, Any] = {}
     if kind == "int4":
         config = {"quantization": "int4", "cpu_activations": "int8"}
-    rigs = [run_both_ways(path, each, **config) for each in (AVX512_BF16, AVX2, AMX_EMULATED)]
+    rigs = [run_both_ways(path, each, **config) for each in (AVX512_BF16, AVX2, TILES)]
     assert "activations are rounded to int8" in rigs[0].loop._ready.remark
     assert torch.equal(values_of(rigs[1]), values_of(rigs[0]))
     assert torch.equal(values_of(rigs[2]), values_of(rigs[0]))

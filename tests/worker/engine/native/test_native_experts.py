@@ -15,12 +15,13 @@ from tests.worker.engine.native.test_coded_linear import (
     int5_with_minima,
     int8_by_channel,
 )
+from tests.worker.engine.native.test_kernel_sets import TILES
 from tests.worker.engine.native.test_native import needs_bfloat16
 from worker.engine.formats.scaled_weight import ScaledWeight
 from worker.engine.models.decoder_weights import Projection
 from worker.engine.models.expert_weights import ExpertLayer, ExpertWeights, Gate, SiluGate
 from worker.engine.models.layer_config import ClampedGate
-from worker.engine.native.kernel_set import AMX_EMULATED, AVX2, AVX512, AVX512_BF16, KernelSet
+from worker.engine.native.kernel_set import AVX2, AVX512, AVX512_BF16, KernelSet
 from worker.engine.native.native_library import NativeLibrary
 from worker.engine.native.native_products import NativeProducts
 
@@ -125,7 +126,7 @@ def test_experts(make: MakeWeight, gate: Gate) -> None:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("kernel_set", [AVX512_BF16, AVX512, AVX2, AMX_EMULATED])
+@pytest.mark.parametrize("kernel_set", [AVX512_BF16, AVX512, AVX2, TILES])
 @pytest.mark.parametrize("make", KINDS)
 def test_a_token_does_not_depend_on_the_others(make: MakeWeight, kernel_set: KernelSet) -> None:
     experts, tokens = make_experts(make), make_tokens()
