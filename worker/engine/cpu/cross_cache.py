@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.engine.cpu.attention_products import ROW_STEP, scored, weighted_sum
 from worker.engine.cpu.cache_memory import CacheMemory
 from worker.engine.cpu.model_runner import ModelRunner
-from worker.engine.cpu.torch_attention import EXTEND_ROWS, ROW_STEP, weighted_sum
+from worker.engine.cpu.torch_attention import EXTEND_ROWS
 from worker.engine.request.req_window import ReqWindow
 from worker.engine.request.schedule_batch import ScheduleBatch
 from worker.engine.request.step_result import StepHandle
@@ -79,7 +80,7 @@ class CrossCache:
             num_queries = by_req.shape[1]
             by_head = by_req.transpose(1, 2).flatten(0, 1)
             padded = torch.nn.functional.pad(by_head, (0, 0, 0, -num_queries % ROW_STEP))
-            scores = padded @ keys.transpose(1, 2)  # [num_reqs * num_heads, queries, num_sounds]
+            scores = scored(padded, keys)  # [num_reqs * num_heads, queries, num_sounds]
             weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
             heard = weighted_sum(weights, values)[:, :num_queries]
             by_req = heard.reshape(len(rows), -1, *heard.shape[1:])

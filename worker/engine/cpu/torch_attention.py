@@ -11,15 +11,14 @@ from typing import NamedTuple, Self
 
 import torch
 
+from worker.engine.cpu.attention_products import ROW_STEP, scored, weighted_sum
 from worker.engine.cpu.forward_batch import ForwardBatch
 from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.layers.attention_backend import AttentionLayer
 
 EXTEND_ROWS = 128  # queries of a prefill chunk that are computed together
 MAX_SHORT_ROWS = 16  # up to so many queries, requests with as many are computed together
-ROW_STEP = 4  # of a matrix; else float32 may take another kernel, which rounds differently
-WIDTH_STEP = 8  # of a head's values, likewise
-MAX_SUMMANDS = 128  # more, and float32 sums in blocks whose borders depend on the number
+WIDTH_STEP = 8  # of a head's values; else float32 may take another kernel, which rounds differently
 
 
 class _Reach(NamedTuple):
@@ -62,8 +61,8 @@ class TorchAttentionBackend:
 
     The query heads that share a KV head are rows of one matrix. In float32 each row's result is
     independent, bit for bit, of the other rows, of the padding, and of whether a token comes in a
-    prefill chunk or by itself: matrices have a multiple of ROW_STEP rows, sums over values are
-    made of slabs of MAX_SUMMANDS at fixed positions, and masked weights are exact zeros.
+    prefill chunk or by itself: matrices have a multiple of ROW_STEP rows, sums are divided at fixed
+    places, and masked weights are exact zeros.
     """
 
     def __init__(self, pool: KVCachePool, layers: Sequence[AttentionLayer]) -> None:
@@ -150,7 +149,7 @@ class TorchAttentionBackend:
             return None
         keys = self._gather(layer, pages, group.kv_idx[self._pages[layer_id]], num_reqs)
         rows = _whole(_padded(q.reshape(num_reqs, -1, layer.head_dim).float()))
-        scores = (rows @ _whole(keys.float()).transpose(1, 2))[:, : num_queries * layer.num_heads]
+        scores = scored(rows, _whole(keys.float()))[:, : num_queries * layer.num_heads]
         by_head = scores.view(num_reqs, num_queries, layer.num_heads, kv_len).relu_()
         by_head *= weights.view(num_reqs, num_queries, layer.num_heads, 1)
         total = functools.reduce(operator.add, by_head.unbind(2))  # in order, however many rows
@@ -174,7 +173,7 @@ class TorchAttentionBackend:
         kv_idx = group.kv_idx[self._pages[layer_id]]
         keys, *others = (self._gather(layer, pages, kv_idx, num_reqs) for pages in kept)
         values = others[0] if others else keys[..., : layer.latent_dim]
-        scores = rows @ _whole(keys).transpose(1, 2)  # [num_matrices, rows, kv_len]
+        scores = scored(rows, _whole(keys))
         real_scores = scores[:, :num_rows].view(num_reqs, num_kv_heads, num_queries, num_shared, -1)
         if layer.soft_cap is not None:
             real_scores.div_(layer.soft_cap).tanh_().mul_(layer.soft_cap)
@@ -310,18 +309,6 @@ def _whole(vectors: torch.Tensor) -> torch.Tensor:
     """[..., size], with zeros up to WIDTH_STEP."""
     missing = -vectors.shape[-1] % WIDTH_STEP
     return torch.nn.functional.pad(vectors, (0, missing)) if missing else vectors
-
-
-def weighted_sum(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """[num_matrices, num_rows, kv_len] x [num_matrices, kv_len, head_dim]."""
-    kv_len = values.shape[1]
-    if kv_len <= MAX_SUMMANDS or values.dtype is not torch.float32:
-        return weights @ values
-    total = weights[:, :, :MAX_SUMMANDS] @ values[:, :MAX_SUMMANDS]
-    for start in range(MAX_SUMMANDS, kv_len, MAX_SUMMANDS):
-        slab = slice(start, start + MAX_SUMMANDS)
-        total.baddbmm_(weights[:, :, slab], values[:, slab])
-    return total
 
 
 def _head_pages(pages: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
