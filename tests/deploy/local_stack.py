@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.eventually import Looks, wait_until  # noqa: F401 - others, too
+from tests.eventually import Looks
 from tests.forked_program import ForkedProgram, ModuleWords
 from tests.nats_server import free_port
 

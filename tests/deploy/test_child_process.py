@@ -14,7 +14,8 @@ import pytest
 from deploy.local import die_with_parent
 from deploy.local.kept_process import ChildProcess, KeptProcess, Launch
 from deploy.local.nats_child import FullStore
-from tests.deploy.local_stack import any_alive, wait_until
+from tests.deploy.local_stack import any_alive
+from tests.eventually import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -28,9 +28,9 @@ from shared.cluster import open_cluster
 from shared.config import ClusterConfig
 from shared.nats_client.connection import round_trip
 from shared.subjects import Subjects
-from tests.deploy.local_stack import REPOSITORY, STAND_INS, LocalStack, any_alive, wait_until
+from tests.deploy.local_stack import REPOSITORY, STAND_INS, LocalStack, any_alive
 from tests.e2e.role_stack import DEMO_MODEL
-from tests.eventually import Looks
+from tests.eventually import Looks, wait_until
 from tests.gguf_files import write_small_llama
 from tests.jetflock.terminal_program import TerminalProgram
 from tests.lora_adapters import make_lora_files

@@ -21,9 +21,9 @@ from shared.protocol.role_cards import MoveRecord, WorkerCard, WorkerState
 from shared.service.move import MoveRecords
 from shared.storage.streams import ensure_consumers
 from shared.subjects import new_rid
+from tests.eventually import eventually
 from tests.frontend.tiny_model import make_bundle, make_card
 from tests.nats_server import NatsServer
-from tests.worker.io_stage import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -30,7 +30,7 @@ from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.sealed_replies import seal
 from shared.protocol.text import Done, ReplayReply, ReplayRequest, TextChunk
 from shared.subjects import new_incarnation, new_rid
-from tests.eventually import Looks, eventually, eventually_async  # noqa: F401 - others, too
+from tests.eventually import Looks, eventually_async
 from tests.forked_program import REPOSITORY, ForkedProgram
 
 POOL = "pool-1"

@@ -17,15 +17,8 @@ from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.protocol.bills import Bill, BillBatch, decode_bills
 from shared.protocol.finish import FinishReason
-from tests.detok.scripted import (
-    ScriptedWorker,
-    eventually,
-    eventually_async,
-    make_rid,
-    open_stage,
-    running_detok,
-    wait_for_done,
-)
+from tests.detok.scripted import ScriptedWorker, make_rid, open_stage, running_detok, wait_for_done
+from tests.eventually import eventually, eventually_async
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 

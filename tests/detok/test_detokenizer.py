@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from detok.replay_service import read_done
 from shared.catalog.model_catalog import ModelCatalog
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End, TokenEntry
@@ -12,15 +13,14 @@ from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import new_rid
 from tests.detok.scripted import (
     Stage,
-    eventually,
     make_bundle,
     make_reply,
     make_rid,
     make_tokenizer,
-    read_done,
     running_detok,
     wait_for_done,
 )
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 

@@ -13,8 +13,8 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.token_ids import unpack_token_ids
 from tests.bad_moment import failing_once
-from tests.detok.scripted import Stage, eventually, make_rid, running_detok, wait_for_done
-from tests.eventually import Looks
+from tests.detok.scripted import Stage, make_rid, running_detok, wait_for_done
+from tests.eventually import Looks, eventually
 from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration

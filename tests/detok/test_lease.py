@@ -17,7 +17,7 @@ from shared.config import ClusterConfig
 from shared.errors import BrokerUnavailable
 from shared.protocol.leases import LeaseRecord
 from shared.storage.streams import LEASE_PERIOD_S
-from tests.detok.scripted import eventually
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 

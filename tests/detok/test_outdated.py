@@ -16,7 +16,8 @@ from shared.errors import OutdatedBuild
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import LevelRecord
-from tests.detok.scripted import Stage, eventually, make_rid, running_detok
+from tests.detok.scripted import Stage, make_rid, running_detok
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.integration
 

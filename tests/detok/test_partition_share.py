@@ -20,7 +20,8 @@ from shared.config import ClusterConfig
 from shared.liveness.presence import present
 from shared.protocol.leases import LeaseRecord, PartitionOwner
 from shared.storage.streams import LEASE_PERIOD_S
-from tests.detok.scripted import PATIENCE_S, eventually, eventually_async, owners
+from tests.detok.scripted import PATIENCE_S, owners
+from tests.eventually import eventually, eventually_async
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 

@@ -17,13 +17,12 @@ from tests.detok.scripted import (
     Listener,
     Stage,
     ask_replay,
-    eventually,
     make_reply,
     make_rid,
     running_detok,
     wait_for_done,
 )
-from tests.eventually import Looks
+from tests.eventually import Looks, eventually
 
 pytestmark = pytest.mark.integration
 

@@ -18,14 +18,13 @@ from shared.protocol.role_cards import RoleCard
 from shared.storage.streams import LEASE_PERIOD_S
 from tests.detok.scripted import (
     Stage,
-    eventually,
     make_rid,
     owners,
     start_detok_process,
     wait_for_done,
     wait_for_owners,
 )
-from tests.eventually import Looks
+from tests.eventually import Looks, eventually
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
 

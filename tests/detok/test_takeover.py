@@ -9,18 +9,18 @@ from collections.abc import Iterator
 import pytest
 
 from detok import partition_share
+from detok.replay_service import read_done
 from shared.protocol.finish import Finish, FinishReason
 from tests.detok.scripted import (
     Stage,
-    eventually,
     make_rid,
     owners,
-    read_done,
     running_detok,
     start_detok_process,
     wait_for_done,
     wait_for_owners,
 )
+from tests.eventually import eventually
 from tests.forked_program import ForkedProgram
 from tests.freezing import freeze, thaw
 from tests.time_to_err import time_to_err

@@ -12,7 +12,8 @@ from detok import tokenizer_cache
 from detok.tokenizer_cache import TokenizerCache
 from shared.checkpoint.tokenizer_bundle import TokenizerBundle
 from shared.errors import BrokerUnavailable, ConfigError
-from tests.detok.scripted import eventually, make_bundle, make_tokenizer
+from tests.detok.scripted import make_bundle, make_tokenizer
+from tests.eventually import eventually
 from tests.time_to_err import time_to_err
 
 

@@ -30,11 +30,11 @@ from tests.detok.scripted import (
     POOL,
     ScriptedWorker,
     Stage,
-    eventually,
     make_reply,
     make_rid,
     running_detok,
 )
+from tests.eventually import eventually
 from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,8 @@ from shared.protocol.bills import decode_bills
 from tests.e2e.migrating import NEW, is_announced, migrate, num_ready, start_migrate, workers_of
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import eventually, eventually_async
 from tests.nats_users import NatsUsers
-from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 

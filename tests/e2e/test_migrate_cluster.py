@@ -16,9 +16,8 @@ from shared.service.move import is_queue_closed
 from tests.e2e.migrating import is_announced, migrate, start_migrate
 from tests.e2e.role_stack import SCRIPTED, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
-from tests.eventually import Looks
+from tests.eventually import Looks, eventually_async
 from tests.nats_cluster import NatsCluster
-from tests.worker.io_stage import eventually_async
 
 pytestmark = [
     pytest.mark.e2e,

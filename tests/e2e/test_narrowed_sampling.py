@@ -11,7 +11,7 @@ import pytest
 from shared.protocol.request import FEATURE_LEVEL
 from shared.protocol.role_cards import LevelRecord
 from tests.e2e.role_stack import MODEL_NAME, REAL_ENGINE, RoleStack
-from tests.worker.io_stage import eventually_async
+from tests.eventually import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration]
 

@@ -13,7 +13,7 @@ from shared.protocol.role_cards import WorkerCard
 from tests.e2e.role_stack import REAL_ENGINE, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.e2e.test_faults import holder_of
-from tests.worker.io_stage import eventually_async
+from tests.eventually import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(180)]
 

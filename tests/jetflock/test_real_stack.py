@@ -19,8 +19,8 @@ from openai import OpenAI
 
 from jetflock import Client
 from jetflock.errors import ApiError
-from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack, any_alive, wait_until
-from tests.eventually import Looks
+from tests.deploy.local_stack import REAL_ROLES, REPOSITORY, LocalStack, any_alive
+from tests.eventually import Looks, wait_until
 from tests.forked_program import run_program
 from tests.lora_adapters import save_adapter
 from tests.worker.checkpoints import DEMO_MODEL

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.deploy.local_stack import wait_until
+from tests.eventually import wait_until
 from tests.forked_program import REPOSITORY, ForkedProgram, ModuleWords, run_program
 
 pytestmark = pytest.mark.e2e

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.deploy.local_stack import any_alive, wait_until
+from tests.deploy.local_stack import any_alive
+from tests.eventually import wait_until
 from tests.forked_program import REPOSITORY
 
 pytestmark = pytest.mark.e2e

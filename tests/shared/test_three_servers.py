@@ -18,10 +18,9 @@ from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, NotFound
 from shared.subjects import new_rid
-from tests.eventually import Looks
+from tests.eventually import Looks, eventually_async
 from tests.nats_cluster import ClusteredServer, NatsCluster
 from tests.stream_leaders import make_lead
-from tests.worker.io_stage import eventually_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -18,12 +18,12 @@ from shared.broker.log_reader import LogReader
 from shared.config import ClusterConfig
 from shared.errors import BrokerError, CasConflict
 from shared.nats_client.connection import connect
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 from tests.simulation.broker import Broker
 from tests.simulation.connection import Connection, Weather
 from tests.simulation.process_loop import ProcessLoop
 from tests.simulation.world import World
-from tests.worker.io_stage import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from shared.protocol.role_cards import LevelRecord
 from tests.detok.scripted import owners
 from tests.e2e.role_stack import SCRIPTED, RoleProcess, RoleStack
 from tests.e2e.streams import Stream, completion_body
-from tests.worker.io_stage import eventually_async
+from tests.eventually import eventually_async
 
 _LEAVE_AT_ONCE = ("--shutdown-timeout-s", "0")
 

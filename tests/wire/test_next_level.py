@@ -16,9 +16,9 @@ from shared.protocol.codec import unpack_map
 from shared.protocol.request import FEATURE_LEVEL
 from tests.e2e.role_stack import REPOSITORY, RoleProcess
 from tests.e2e.streams import Stream, completion_body, run_stream
+from tests.eventually import eventually, eventually_async
 from tests.wire.builds import NEXT_LEVEL, make_next
 from tests.wire.mixed_stack import MixedStack
-from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = [
     pytest.mark.e2e,

@@ -33,7 +33,7 @@ from shared.subjects import new_rid
 from shared.telemetry.startup_phases import StartupPhases
 from shared.token_log.fold import RequestFold
 from shared.token_log.ownership import StoredRecord
-from tests.eventually import PATIENCE_S, eventually, eventually_async  # noqa: F401 - others, too
+from tests.eventually import PATIENCE_S, eventually_async
 from tests.worker.finish_acker import FinishAcker
 from worker.engine_child.engine_host import Engine, EngineHost
 from worker.held.delivery import Delivery

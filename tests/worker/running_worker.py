@@ -22,7 +22,8 @@ from shared.protocol.finish import Finish
 from shared.protocol.token_ids import unpack_token_ids
 from shared.subjects import new_incarnation
 from shared.telemetry.metrics import new_registry
-from tests.worker.io_stage import PATIENCE_S, Stage, eventually, make_card, make_tokenizer
+from tests.eventually import PATIENCE_S, eventually
+from tests.worker.io_stage import Stage, make_card, make_tokenizer
 from worker.config import WorkerConfig
 from worker.engine_link.engine_messages import (
     AbortRequest,

@@ -15,8 +15,9 @@ from shared.protocol.prefix_chain import BLOCK_TOKENS
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from shared.token_log.fold import RequestFold
+from tests.eventually import eventually, eventually_async
 from tests.nats_server import NatsServer
-from tests.worker.io_stage import Stage, eventually, eventually_async, make_request, open_stage
+from tests.worker.io_stage import Stage, make_request, open_stage
 from tests.worker.running_worker import FakeEngine, RunningWorker, output_of, running_worker
 from worker.engine_link.engine_messages import RunOutput
 

@@ -12,7 +12,8 @@ from shared.protocol.logprobs import TokenLogprob, pack_logprobs
 from shared.subjects import LANES
 from shared.token_log.past_reader import PastReader
 from shared.token_log.request_past import RequestPast
-from tests.worker.io_stage import Stage, eventually_async, make_claim, make_request, make_rid
+from tests.eventually import eventually_async
+from tests.worker.io_stage import Stage, make_claim, make_request, make_rid
 from worker.engine_link.engine_messages import RunOutput
 from worker.held.delivery import Delivery
 from worker.held.held_request import HeldRequest, HoldState

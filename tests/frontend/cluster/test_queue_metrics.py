@@ -10,8 +10,8 @@ import pytest
 
 from frontend.cluster.queue_metrics import QueueMetrics
 from shared.subjects import Subjects
+from tests.eventually import eventually
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually
 
 
 class Service:

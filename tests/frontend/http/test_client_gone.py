@@ -9,12 +9,11 @@ import pytest
 
 from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
-from tests.eventually import eventually_async
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.inference.test_accept import ends_of
 from tests.frontend.sse import sse_events
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from frontend.images.host_resolver import HostNotFound, HostResolver
+from tests.eventually import eventually
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually
 
 
 class SlowNames:

@@ -23,7 +23,7 @@ from frontend.metrics import FrontendMetrics
 from frontend.tenants.ledger import TenantLedger
 from frontend.tenants.tenant import Tenant
 from shared.errors import DeadlineExceeded, QueueFull, RequestCancelled
-from tests.worker.io_stage import eventually
+from tests.eventually import eventually
 
 T = TypeVar("T")
 UNSEEN = Unseen()

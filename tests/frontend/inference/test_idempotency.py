@@ -15,11 +15,10 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.reply import Surface
 from shared.protocol.request import Readers
-from tests.eventually import Looks, eventually_async
+from tests.eventually import Looks, eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.sse import sse_events, text_of
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {

@@ -29,12 +29,12 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.role_cards import MoveRecord
 from shared.service.move import MoveRecords, is_queue_closed
 from shared.subjects import rid_of
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack, _end
 from tests.frontend.fake_backend import FakeBackend, Script
 from tests.frontend.tenants.test_key_rotation import write_keys
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.reply import ReplyParams, Surface
 from shared.subjects import new_rid
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
 

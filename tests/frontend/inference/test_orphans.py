@@ -13,10 +13,11 @@ from shared.protocol.finish import FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.request import GenerateRequest
 from shared.subjects import choice_rid, new_rid
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually, eventually_async, make_request
+from tests.worker.io_stage import make_request
 
 pytestmark = pytest.mark.integration
 

@@ -18,10 +18,10 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.request import GenerateRequest, Readers
 from shared.protocol.text import checksum
 from shared.subjects import choice_rid
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import STOP, Script
 from tests.frontend.sse import SseEvent, sse_events, text_of
-from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
 

@@ -18,12 +18,12 @@ from shared.protocol.codec import decode
 from shared.protocol.request import FEATURE_LEVEL, GenerateRequest
 from shared.protocol.role_cards import LevelRecord
 from shared.token_log.request_queue import RequestQueue
+from tests.eventually import eventually
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.inference.test_accept import until_object_is_gone
 from tests.frontend.inference.test_terminator import BODY, CHAT, KEY, terminator_of, until_ended
 from tests.frontend.tiny_model import make_bundle, make_card, register
 from tests.nats_server import NatsServer
-from tests.worker.io_stage import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -14,12 +14,12 @@ from shared.protocol.log_records import End
 from shared.protocol.request import GenerateRequest
 from shared.subjects import choice_rid
 from tests.bad_moment import answer_lost_once, failing_once
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.inference.test_accept import until_object_is_gone
 from tests.frontend.inference.test_queue_timeout import claim, queued
 from tests.frontend.sse import sse_events, text_of
-from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
 

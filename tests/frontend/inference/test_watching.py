@@ -11,10 +11,10 @@ import pytest
 
 from jetflock.commands.tail import PROGRAM, Watching, new_text
 from jetflock.running.http_service import HttpService
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.sse import SseEvent, sse_events, text_of
-from tests.worker.io_stage import eventually, eventually_async
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from frontend.config import FrontendConfig
 from frontend.frontend import service_connection
 from shared.cluster import Cluster, open_cluster
 from shared.errors import BrokerError
-from tests.detok.scripted import eventually
+from tests.eventually import eventually
 from tests.nats_cluster import ClusteredServer
 from tests.parted_cluster import PartedCluster
 

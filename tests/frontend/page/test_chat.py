@@ -22,7 +22,8 @@ from shared.admin.control import Continue, ControlRequest, Pause, PauseMode
 from shared.admin.control_plane import ControlPlane, Target
 from shared.cluster import open_cluster
 from shared.config import ClusterConfig
-from tests.deploy.local_stack import LocalStack, wait_until
+from tests.deploy.local_stack import LocalStack
+from tests.eventually import wait_until
 from tests.frontend.page.conftest import KEY, PHONE, WAIT_MS, Visit
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e]

@@ -7,11 +7,11 @@ import pytest
 from frontend.parsers.chosen import chosen_parsers
 from shared.protocol.codec import decode
 from shared.protocol.role_cards import ChosenParser, RoleCard
+from tests.eventually import eventually_async
 from tests.frontend import published_templates as published
 from tests.frontend.conftest import Stack
 from tests.frontend.surfaces.test_tools import CHATML_TOOLS
 from tests.frontend.tiny_model import make_bundle, make_card, register
-from tests.worker.io_stage import eventually_async
 
 FITS = "it fits the chat template"
 

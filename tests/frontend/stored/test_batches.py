@@ -23,13 +23,12 @@ from frontend.tenants.tenant import EVERYBODY
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.request import GenerateRequest
 from shared.protocol.token_ids import unpack_token_ids
-from tests.eventually import Looks, eventually
+from tests.eventually import Looks, eventually, eventually_async
 from tests.forked_program import run_program
 from tests.frontend.batch_calls import COMPLETIONS, create, jsonl, line, rows, until, upload
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.fake_backend import Script
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually_async
 
 pytestmark = pytest.mark.integration
 

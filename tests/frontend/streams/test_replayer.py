@@ -21,9 +21,9 @@ from shared.broker.text_readers import TextReaders
 from shared.errors import BrokerUnavailable
 from shared.protocol.codec import encode_text_frame
 from shared.protocol.text import Held, ReplayReply, ReplayStatus, TextChunk, TextFrame
+from tests.eventually import eventually
 from tests.frontend.text.test_text_stream import make_stream
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually
 
 
 def make_router() -> ReplyRouter:

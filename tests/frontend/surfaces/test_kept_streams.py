@@ -25,11 +25,11 @@ from shared.protocol.finish import Finish, FinishReason, RunFacts
 from shared.protocol.log_records import End
 from shared.protocol.model_cards import AdapterCard
 from shared.subjects import is_sampled, new_rid
+from tests.eventually import eventually, eventually_async
 from tests.frontend.conftest import Stack
 from tests.frontend.surfaces.test_forks import CHAT, finished, given_to, ids_of, last_run, saying
 from tests.frontend.tiny_model import VOCAB_SIZE, make_bundle, make_card, register
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import eventually, eventually_async
 
 KEYS = """
 tenants:

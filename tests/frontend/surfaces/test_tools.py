@@ -28,13 +28,13 @@ from shared.protocol.role_cards import LevelRecord
 from shared.protocol.sampling import GrammarKind
 from shared.protocol.sealed_replies import unseal
 from shared.protocol.token_ids import unpack_token_ids
+from tests.eventually import eventually_async
 from tests.frontend import published_templates as published
 from tests.frontend.conftest import RunningFrontend, Stack
 from tests.frontend.directory import AllRequests, FakeCatalog, make_directory
 from tests.frontend.models.test_published_templates import parsers_of
 from tests.frontend.sse import SseEvent, sse_events
 from tests.frontend.tiny_model import CHATML, VOCAB_SIZE, make_bundle, make_card, make_tokenizer
-from tests.worker.io_stage import eventually_async
 
 CHAT = "/v1/chat/completions"
 TOOLS: list[Any] = [

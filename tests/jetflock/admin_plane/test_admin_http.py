@@ -18,9 +18,10 @@ from shared.protocol.codec import encode
 from shared.protocol.role_cards import WorkerState
 from shared.status.http_host import HostRule
 from shared.status.http_origin import checked_origin
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 from tests.worker.checkpoints import DEMO_MODEL, copy_checkpoint, read_checkpoint
-from tests.worker.io_stage import Stage, eventually, make_card, make_request, open_stage
+from tests.worker.io_stage import Stage, make_card, make_request, open_stage
 from tests.worker.running_worker import RunningWorker, running_worker
 
 integration = pytest.mark.integration

@@ -11,10 +11,11 @@ import pytest
 from shared.checkpoint.lora_files import LoraFiles
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.role_cards import WorkerState
+from tests.eventually import eventually
 from tests.jetflock.admin_plane.test_admin_http import post, stage, worker
 from tests.jetflock.commands.test_admin import run
 from tests.lora_adapters import make_lora_files
-from tests.worker.io_stage import Stage, eventually, ids, make_request
+from tests.worker.io_stage import Stage, ids, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 
 __all__ = ["stage", "worker"]  # fixtures

@@ -17,8 +17,7 @@ from shared.config import ClusterConfig
 from shared.errors import BrokerError
 from shared.failover.server_watch import OwnPace
 from shared.nats_client.prompt_client import prompt
-from tests.detok.scripted import eventually
-from tests.eventually import Looks
+from tests.eventually import Looks, eventually
 from tests.nats_cluster import ClusteredServer
 from tests.nats_server import NatsServer
 from tests.parted_cluster import PartedCluster

@@ -19,9 +19,9 @@ from shared.service.move import (
     servers_behind_queue,
     settle_closed_queue,
 )
+from tests.eventually import eventually_async
 from tests.nats_cluster import NatsCluster
 from tests.stream_leaders import leader_of, make_lead
-from tests.worker.io_stage import eventually_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 

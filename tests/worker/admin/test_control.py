@@ -22,8 +22,9 @@ from shared.protocol.codec import decode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Release
 from shared.protocol.role_cards import WorkerCard, WorkerState
+from tests.eventually import eventually, eventually_async
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, ids, make_request
+from tests.worker.io_stage import POOL, Stage, ids, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 
 pytestmark = pytest.mark.integration

@@ -21,8 +21,9 @@ from shared.admin.control import (
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, Release
 from shared.protocol.role_cards import WorkerState
+from tests.eventually import eventually
 from tests.worker.checkpoints import DEMO_MODEL, copy_checkpoint, read_checkpoint
-from tests.worker.io_stage import Stage, eventually, ids, make_request
+from tests.worker.io_stage import Stage, ids, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 from worker.weights.checkpoint import Checkpoint
 

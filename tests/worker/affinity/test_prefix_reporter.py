@@ -15,9 +15,9 @@ from shared.protocol.notices import PrefixNotice
 from shared.protocol.prefix_chain import BLOCK_TOKENS, PrefixChain
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.subjects import Subjects
+from tests.eventually import eventually
 from tests.time_to_err import time_to_err
 from tests.worker.checkpoints import make_weights
-from tests.worker.io_stage import eventually
 from worker.affinity.pool_prefixes import PoolPrefixes
 from worker.affinity.prefix_reporter import PrefixReporter
 

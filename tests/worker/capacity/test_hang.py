@@ -16,9 +16,10 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.role_cards import WorkerState
 from shared.subjects import LANES
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import Stage, eventually, ids, make_request, open_stage
+from tests.worker.io_stage import Stage, ids, make_request, open_stage
 from tests.worker.running_worker import output_of, running_worker
 from tests.worker.settlement.test_hand_over import kinds, start_run
 from worker.capacity.hang_watch import HangWatch

@@ -15,7 +15,8 @@ from shared.protocol.log_records import Release
 from shared.token_log.fold import RequestFold
 from shared.token_log.past_reader import PastReader
 from shared.token_log.request_past import RequestPast
-from tests.worker.io_stage import Stage, eventually, ids, make_claim, make_request, make_rid
+from tests.eventually import eventually
+from tests.worker.io_stage import Stage, ids, make_claim, make_request, make_rid
 from worker.claims.log_history import LogHistory
 
 pytestmark = pytest.mark.integration

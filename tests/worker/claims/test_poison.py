@@ -11,11 +11,11 @@ from shared.protocol.dead import DeadRequest
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.request import GenerateRequest
-from tests.eventually import Looks
+from tests.eventually import Looks, eventually, eventually_async
 from tests.stream_limits import fill
 from tests.time_to_err import time_to_err
 from tests.worker.claims.test_claimer import make_claimer, take_by
-from tests.worker.io_stage import Stage, eventually, eventually_async, ids, make_claim, make_request
+from tests.worker.io_stage import Stage, ids, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from worker.claims.claim_steps import GivenUp, SeeRoom, Taken
 from worker.engine_link.engine_messages import EngineFailed

@@ -13,9 +13,10 @@ from shared.nats_client.connection import round_trip
 from shared.protocol.codec import encode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, Release
+from tests.eventually import eventually
 from tests.worker.claims.test_claimer import ForgetfulOwnership, make_end
 from tests.worker.claims.test_poison import make_suspect
-from tests.worker.io_stage import POOL, Stage, eventually, ids, make_card, make_claim, make_request
+from tests.worker.io_stage import POOL, Stage, ids, make_card, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,9 @@ from nats.aio.msg import Msg
 
 from shared.errors import BrokerUnavailable
 from shared.subjects import Lane
+from tests.eventually import eventually
 from tests.nats_server import NatsServer
-from tests.worker.io_stage import Stage, eventually, make_request
+from tests.worker.io_stage import Stage, make_request
 from worker.held.delivery import Acknowledger, Delivery
 
 QUEUED_AT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, datetime.UTC)

@@ -17,8 +17,8 @@ from shared.protocol.log_records import Claim, Release
 from shared.protocol.notices import Offer, OfferAnswer, OfferKind, OfferVerdict
 from shared.protocol.role_cards import WorkerCard, WorkerState
 from shared.protocol.sampling import BeamParams, SamplingParams
-from tests.eventually import Looks
-from tests.worker.io_stage import POOL, REVISION, Stage, eventually, make_request
+from tests.eventually import Looks, eventually
+from tests.worker.io_stage import POOL, REVISION, Stage, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from worker.affinity import pool_roles
 from worker.engine_link.engine_messages import PagePeer

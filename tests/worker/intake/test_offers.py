@@ -26,7 +26,8 @@ from shared.protocol.request import GenerateRequest
 from shared.protocol.sampling import SamplingParams
 from shared.protocol.token_ids import pack_token_ids
 from shared.subjects import Lane
-from tests.worker.io_stage import PATIENCE_S, POOL, Stage, eventually, make_reply, make_request
+from tests.eventually import PATIENCE_S, eventually
+from tests.worker.io_stage import POOL, Stage, make_reply, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 from worker.affinity import pool_roles
 from worker.engine_link.engine_messages import PagePeer

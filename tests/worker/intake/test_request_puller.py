@@ -13,9 +13,10 @@ import pytest
 from shared.errors import BrokerError
 from shared.protocol.request import GenerateRequest
 from shared.subjects import LANES, NUM_LANES
+from tests.eventually import eventually, eventually_async
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import POOL, Stage, eventually, eventually_async, make_request
+from tests.worker.io_stage import POOL, Stage, make_request
 from worker.held.delivery import Acknowledger, Delivery
 from worker.intake.request_puller import LANE_WEIGHTS, RequestPuller
 

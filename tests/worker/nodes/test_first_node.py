@@ -11,7 +11,8 @@ import pytest
 from shared.cluster import Cluster
 from shared.errors import ConfigError
 from shared.protocol.notices import NodeHello
-from tests.worker.io_stage import Stage, eventually
+from tests.eventually import eventually
+from tests.worker.io_stage import Stage
 from worker.admin.worker_control import WeightUpdate
 from worker.config import WorkerConfig, address_towards
 from worker.engine_child.engine_host import EngineHost

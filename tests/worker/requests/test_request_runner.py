@@ -27,18 +27,10 @@ from shared.protocol.request import (
 from shared.protocol.role_cards import LevelRecord, WorkDone
 from shared.protocol.sampling import BeamParams, PoolingKind, PoolingParams, SamplingParams
 from shared.protocol.token_ids import pack_token_ids
+from tests.eventually import eventually, eventually_async
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import (
-    POOL,
-    Stage,
-    eventually,
-    eventually_async,
-    ids,
-    make_claim,
-    make_request,
-    open_stage,
-)
+from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request, open_stage
 from tests.worker.running_worker import output_of, running_worker
 from worker.engine_link.engine_messages import RunEmbeds, RunImage
 from worker.held.held_request import HoldState

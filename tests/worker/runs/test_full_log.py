@@ -10,9 +10,9 @@ from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import End
 from shared.protocol.notices import Cancel
 from shared.storage.stream_room import ENGINE_MARK
-from tests.eventually import Looks
+from tests.eventually import Looks, eventually, eventually_async
 from tests.stream_limits import set_limit, usage
-from tests.worker.io_stage import Stage, eventually, eventually_async, make_request
+from tests.worker.io_stage import Stage, make_request
 from tests.worker.running_worker import RunningWorker, running_worker
 from worker.engine_link.engine_messages import RunOutput
 

@@ -13,17 +13,10 @@ from shared.protocol.codec import decode
 from shared.protocol.finish import Finish, FinishReason
 from shared.protocol.log_records import Claim, End, Release
 from shared.protocol.role_cards import WorkerCard, WorkerState
+from tests.eventually import eventually, eventually_async
 from tests.nats_server import NatsServer
 from tests.time_to_err import time_to_err
-from tests.worker.io_stage import (
-    POOL,
-    Stage,
-    eventually,
-    eventually_async,
-    ids,
-    make_claim,
-    make_request,
-)
+from tests.worker.io_stage import POOL, Stage, ids, make_claim, make_request
 from tests.worker.running_worker import RunningWorker, output_of, running_worker
 from worker.engine_link.engine_messages import AddRequest
 from worker.held.delivery import Delivery
