@@ -98,7 +98,7 @@ async def test_a_tenth_of_a_core_delays_text_and_loses_none(
         await both_own(stage)
         slowing = asyncio.create_task(_slow_down(pids))
         try:
-            await asyncio.sleep(3.0)
+            await time_to_err(3.0)
             await tell_stories(stage, step_s=0.1, timeout_s=20)
         finally:
             slowing.cancel()

@@ -34,7 +34,7 @@ from tests.detok.scripted import (
     make_rid,
     running_detok,
 )
-from tests.eventually import eventually
+from tests.eventually import Looks, eventually
 from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
@@ -334,9 +334,10 @@ async def test_a_claim_that_was_overtaken_unread_is_let_alone(stage: Stage) -> N
     task = asyncio.create_task(watch.run())
     await alive.claim(rid, prev=epoch)
     await cluster.nc.flush()
-    await asyncio.sleep(0.1)
-    await cluster.nc.publish(cluster.subjects.worker_died, dead.id.encode())
-    await eventually(lambda: status.nakked_epoch == epoch)
+    async for _ in Looks():  # from when it listens
+        await cluster.nc.publish(cluster.subjects.worker_died, dead.id.encode())
+        if status.nakked_epoch == epoch:
+            break
     await cluster.nc.flush()
     assert naks == []
     task.cancel()

@@ -12,7 +12,7 @@ import pytest
 
 from bench.chaos.tcp_proxy import TcpProxy
 from tests.e2e.role_stack import SCRIPTED, RoleStack
-from tests.e2e.streams import run_stream
+from tests.e2e.streams import Stream, completion_body
 from tests.nats_server import NatsServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.e2e]
@@ -34,8 +34,9 @@ async def test_every_role_leaves_in_time(tmp_path: Path, trouble: str) -> None:
             stack.start_worker(*SCRIPTED)
             stack.start_autoscaler("--workers", "1", *SCRIPTED)
             await stack.wait_ready(2)
-            stream = asyncio.create_task(_read(stack))
-            await asyncio.sleep(1.0)
+            stream = Stream()
+            reading = asyncio.create_task(_read(stream, stack))
+            await stream.wait_for_tokens(10)
             if trouble == "stopped":
                 nats.pause()
             elif trouble == "refused":
@@ -51,7 +52,7 @@ async def test_every_role_leaves_in_time(tmp_path: Path, trouble: str) -> None:
                 await asyncio.to_thread(role.process.wait, LONGEST_S)
                 took[role.name] = round(time.monotonic() - started, 1)
             print(trouble, took)
-            await asyncio.wait([stream])
+            await asyncio.wait([reading])
             assert max(took.values()) < LONGEST_S
             assert not any("left_by_force" in role.log for role in stack.roles), took
             if trouble == "stopped":
@@ -76,7 +77,7 @@ class _Running(NatsServer):
         self._real.kill()
 
 
-async def _read(stack: RoleStack) -> None:
-    """A stream that runs meanwhile, to whatever end."""
+async def _read(stream: Stream, stack: RoleStack) -> None:
+    """It runs meanwhile, to whatever end."""
     with contextlib.suppress(httpx.HTTPError, AssertionError):
-        await run_stream(stack.url(), max_tokens=450)
+        await stream.post(stack.url(), completion_body(max_tokens=450))

@@ -21,6 +21,7 @@ from tests.e2e.streams import Stream, completion_body, run_stream
 from tests.eventually import Looks
 from tests.garbage import BOMBS, SMALL, subjects_to_disturb
 from tests.nats_server import free_port
+from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -187,7 +188,7 @@ async def test_garbage_keeps_no_event_loop_from_turning(
     await disturb(stack, num_rounds=2)
     await until_nothing_waits(stack)
     await post_bombs(stack.url())
-    await asyncio.sleep(0.2)  # the last look is over
+    await time_to_err(0.2)  # the last look is over
     for url, old in zip(urls, before, strict=True):
         new = await stalls(url)
         told = {bound: new[bound] - old[bound] for bound in new}

@@ -24,6 +24,7 @@ from tests.simulation.broker import Broker
 from tests.simulation.connection import Connection, Weather
 from tests.simulation.process_loop import ProcessLoop
 from tests.simulation.world import World
+from tests.time_to_err import time_to_err
 
 pytestmark = pytest.mark.integration
 
@@ -120,7 +121,7 @@ class Stand:
         return [_told(await self.next()) for _ in range(count)]
 
     async def silence(self, seconds: float) -> bool:
-        await asyncio.sleep(seconds)
+        await time_to_err(seconds)
         return not self.heard
 
     async def num_queued(self) -> int:

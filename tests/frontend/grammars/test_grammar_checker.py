@@ -12,6 +12,7 @@ import pytest
 from frontend.grammars.checker import GrammarChecker
 from shared.errors import InvalidRequest
 from shared.protocol.sampling import Grammar, GrammarKind
+from tests.eventually import eventually
 from tests.frontend.conftest import Stack
 from tests.frontend.fields.test_validation import chat_body, completion_body
 
@@ -71,7 +72,7 @@ async def test_an_outcome_is_remembered(
 async def test_a_cancelled_check_takes_its_child_along(checker: GrammarChecker) -> None:
     await checker.check(Grammar(GrammarKind.REGEX, "warm", "test"), "field")
     task = asyncio.create_task(checker.check(SLOW, "field"))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: not checker._idle)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

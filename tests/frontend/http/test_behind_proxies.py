@@ -16,6 +16,7 @@ from tests.frontend.conftest import Stack
 from tests.frontend.fake_backend import Script
 from tests.frontend.sse import SseEvent, sse_events, text_of
 from tests.http_proxy import HttpProxy, ProxyRules
+from tests.time_to_err import time_to_err
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -83,7 +84,7 @@ async def test_a_queued_stream_outlives_an_idle_cut(stack: Stack, route: str) ->
         client.stream("POST", route, json=STREAMS[route]) as response,
     ):
         reading = asyncio.create_task(response.aread())
-        await asyncio.sleep(3 * IDLE_S)
+        await time_to_err(3 * IDLE_S)
         stack.backend.hold.set()
         text = (await reading).decode()
         assert (proxy.num_cut, proxy.num_timed_out) == (0, 0)

@@ -15,6 +15,7 @@ from frontend.http.http_protocol import MAX_HEAD_BYTES, ConnectionRoom, GuardedP
 from frontend.inference.admission.admission import Admission
 from shared.errors import Overloaded
 from tests.frontend.conftest import RunningFrontend, Stack
+from tests.time_to_err import time_to_err
 
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -133,7 +134,7 @@ async def test_a_kept_connection_may_be_idle_but_not_begin_and_stop(
     for _ in range(2):
         connection.writer.write(HEAD + b"\r\n")
         assert b"200" in await connection.read_answer()
-        await asyncio.sleep(1.5)  # longer than a head may take
+        await time_to_err(1.5)  # longer than a head may take
     connection.writer.write(HEAD)
     status, body = await connection.answer()
     assert (status, code_of(body)) == (408, "request_timeout")

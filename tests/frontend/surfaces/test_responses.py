@@ -34,6 +34,7 @@ class Two:
     """Two frontends, and OpenAI's client on each."""
 
     first: RunningFrontend
+    second: RunningFrontend
     here: AsyncOpenAI
     there: AsyncOpenAI
     http: httpx.AsyncClient  # to the second
@@ -43,7 +44,7 @@ class Two:
 async def two(stack: Stack) -> AsyncIterator[Two]:
     first, second = await stack.start_frontend(), await stack.start_frontend()
     async with sdk(first) as here, sdk(second) as there, second.client() as http:
-        yield Two(first, here, there, http)
+        yield Two(first, second, here, there, http)
 
 
 def sdk(frontend: RunningFrontend, key: str = "none") -> AsyncOpenAI:
@@ -142,7 +143,7 @@ async def test_a_running_stream_goes_on_at_another_frontend(two: Two, stack: Sta
         async with client.stream("POST", URL, json=body) as response:
             seen = await events_of(response, limit=6)
     rest = asyncio.create_task(read_on(two.http, seen[0]["response"]["id"], 5))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: two.second.frontend.side.streams.router.generations)
     gate.set()
     events = seen + await rest
     check_events(events)

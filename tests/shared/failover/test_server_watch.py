@@ -82,7 +82,7 @@ async def writing(nats: PartedCluster, server: ClusteredServer) -> AsyncIterator
         writer = Writer(cluster)
         task = asyncio.create_task(writer.run())
         try:
-            await asyncio.sleep(2.0)
+            await eventually(lambda: len(writer.written_at) > 15)
             yield writer
         finally:
             task.cancel()
@@ -135,7 +135,7 @@ async def test_a_single_link_is_cut(nats: PartedCluster) -> None:
         cut_at = time.monotonic()
         nats.cut_link(near, far)
         await eventually(lambda: writer.num_moves == 1, 30)
-        await asyncio.sleep(2)
+        await time_to_err(2.0)
         silence_s = writer.silence_s(cut_at)
         print(f"one link: silent for {silence_s:.1f} s, {writer.num_moves} moves")
         assert silence_s < SILENCE_S + 1

@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from shared.telemetry.loop_watch import LoopWatch
 from shared.telemetry.metrics import METRICS_PREFIX
+from tests.time_to_err import time_to_err
 
 
 async def slow_looks(registry: CollectorRegistry, kind: str) -> float:
     name = f"{METRICS_PREFIX}_event_loop_{kind}_seconds"
-    await asyncio.sleep(0.3)  # the next look is over
+    await time_to_err(0.3)  # the next look is over
     total = registry.get_sample_value(f"{name}_bucket", {"le": "+Inf"})
     quick = registry.get_sample_value(f"{name}_bucket", {"le": "0.05"})
     assert total is not None
