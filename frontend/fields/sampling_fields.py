@@ -27,7 +27,7 @@ from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.protocol.model_cards import ModelCard
 from shared.protocol.reply import TextParams
 from shared.protocol.request import KeepPrefix
-from shared.protocol.sampling import SamplingParams, SequenceBreaker
+from shared.protocol.sampling import Grammar, SamplingParams, SequenceBreaker
 
 MAX_STOP = 16
 MAX_STOP_CHARS = 1024
@@ -190,31 +190,81 @@ def resolve_sampling(
     `breakers`: of DRY. `may_be_empty`: the answer makes sense without output tokens.
     `text_format`: of a body that says it elsewhere than in these fields.
     """
-
-    chosen = sampling_defaults(card, use_model_defaults=use_model_defaults)
-    for name, value in zip(chosen, _chosen_values(fields), strict=True):
-        if value is not None:
-            chosen[name] = value
     max_tokens = default_max_tokens if fields.max_tokens is None else fields.max_tokens
-    min_tokens = fields.min_tokens or 0
-    n = 1 if fields.n is None else fields.n
     may_be_empty = may_be_empty or logprobs.num_scored_top is not None
+    _check_ranges(fields, max_tokens, max_tokens_param, may_be_empty=may_be_empty)
+    wanted = text_format or resolve_grammar(fields, tokenizer)
+    chosen = sampling_defaults(card, use_model_defaults=use_model_defaults)
+    params = _params(
+        fields,
+        card,
+        chosen,
+        tokenizer,
+        logprobs,
+        max_tokens=max_tokens or 0,
+        grammar=None if wanted is None else wanted.grammar,
+        breakers=breakers,
+    )
+    text = TextParams(
+        stop=_stop_strings(fields.stop),
+        include_stop=bool(fields.include_stop_str_in_output),
+        min_tokens=params.min_tokens,
+        skip_special_tokens=fields.skip_special_tokens is not False,
+        shown_ids=() if wanted is None else wanted.mark_ids,
+    )
+    return Sampling(
+        params=params,
+        text=text,
+        max_tokens=max_tokens,
+        max_tokens_is_default=fields.max_tokens is None,
+        max_tokens_param=max_tokens_param,
+        prompt_param=prompt_param,
+        n=1 if fields.n is None else fields.n,
+        priority=fields.priority or 0,
+        cache_salt=checked_salt(fields.cache_salt),
+        keep=keep_of(fields),
+        session=session_of(fields),
+        grammar_param="" if wanted is None else wanted.param,
+        logprobs=logprobs,
+    )
+
+
+def _check_ranges(
+    fields: SamplingFields, max_tokens: int | None, max_tokens_param: str, *, may_be_empty: bool
+) -> None:
+    """Raises InvalidRequest."""
     Range(low=0 if may_be_empty else 1).check(max_tokens_param, fields.max_tokens)
     for name, value in zip(_RANGED, _ranged_values(fields), strict=True):
         if value is not None:
             RANGES[name].check(name, value)
-    if max_tokens is not None and min_tokens > max_tokens:
+    if max_tokens is not None and (fields.min_tokens or 0) > max_tokens:
         raise InvalidRequest(
-            f"'min_tokens' is {min_tokens}, above '{max_tokens_param}', {max_tokens}",
+            f"'min_tokens' is {fields.min_tokens}, above '{max_tokens_param}', {max_tokens}",
             param="min_tokens",
         )
+
+
+def _params(
+    fields: SamplingFields,
+    card: ModelCard,
+    defaults: dict[str, float],
+    tokenizer: Tokenizer,
+    logprobs: LogprobOptions,
+    *,
+    max_tokens: int,
+    grammar: Grammar | None,
+    breakers: tuple[SequenceBreaker, ...],
+) -> SamplingParams:
+    """`defaults`: of the fields that are left open. Raises InvalidRequest."""
+    chosen = {
+        name: usual if value is None else value
+        for (name, usual), value in zip(defaults.items(), _chosen_values(fields), strict=True)
+    }
     stop_token_ids = tuple(fields.stop_token_ids or ())
     check_token_ids("stop_token_ids", stop_token_ids, card.vocab_size)
-    wanted = text_format or resolve_grammar(fields, tokenizer)
-    seed = secrets.randbits(63) if fields.seed is None else fields.seed & _SEED_MASK
     params = SamplingParams(
-        max_tokens=max_tokens or 0,
-        seed=seed,
+        max_tokens=max_tokens,
+        seed=secrets.randbits(63) if fields.seed is None else fields.seed & _SEED_MASK,
         temperature=float(chosen["temperature"]),
         top_p=float(chosen["top_p"]),
         top_k=max(0, int(chosen["top_k"])),
@@ -222,10 +272,10 @@ def resolve_sampling(
         presence_penalty=fields.presence_penalty or 0.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
         repetition_penalty=float(chosen["repetition_penalty"]),
-        min_tokens=min_tokens,
+        min_tokens=fields.min_tokens or 0,
         ignore_eos=bool(fields.ignore_eos),
         stop_token_ids=stop_token_ids,
-        grammar=None if wanted is None else wanted.grammar,
+        grammar=grammar,
         logit_bias=checked_bias(fields.logit_bias, card.vocab_size),
         allowed_token_ids=checked_allowed_ids(fields.allowed_token_ids, card.vocab_size),
         bad_words=bad_sequences(fields.bad_words, fields.bad_token_ids, tokenizer, card.vocab_size),
@@ -237,30 +287,7 @@ def resolve_sampling(
         **_same_on_the_wire(fields),
     )
     params = _looking_back(params, fields)
-    if fields.samplers is not None:
-        params = in_order(params, fields.samplers)
-    text = TextParams(
-        stop=_stop_strings(fields.stop),
-        include_stop=bool(fields.include_stop_str_in_output),
-        min_tokens=min_tokens,
-        skip_special_tokens=fields.skip_special_tokens is not False,
-        shown_ids=() if wanted is None else wanted.mark_ids,
-    )
-    return Sampling(
-        params=params,
-        text=text,
-        max_tokens=max_tokens,
-        max_tokens_is_default=fields.max_tokens is None,
-        max_tokens_param=max_tokens_param,
-        prompt_param=prompt_param,
-        n=n,
-        priority=fields.priority or 0,
-        cache_salt=checked_salt(fields.cache_salt),
-        keep=keep_of(fields),
-        session=session_of(fields),
-        grammar_param="" if wanted is None else wanted.param,
-        logprobs=logprobs,
-    )
+    return params if fields.samplers is None else in_order(params, fields.samplers)
 
 
 def _looking_back(params: SamplingParams, fields: SamplingFields) -> SamplingParams:

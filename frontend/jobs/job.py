@@ -306,28 +306,10 @@ class Job:
         requests = []
         for choice_idx in range(self.num_choices):
             prompt_idx = choice_idx // self.sampling.n
-            prompt = self.prompts[prompt_idx]
-            if self.options.token_ids and len(prompt.token_ids) > MAX_RETURNED_PROMPT_IDS:
-                raise InvalidRequest(
-                    f"'return_token_ids' tells prompts of up to {MAX_RETURNED_PROMPT_IDS} tokens, "
-                    f"this one has {len(prompt.token_ids)}",
-                    param="return_token_ids",
-                )
+            prompt, fields = self.prompts[prompt_idx], self.sampling_of(prompt_idx)
             prompt_ids = pack_token_ids(prompt.token_ids)
-            fields = self.sampling_of(prompt_idx)
             sampling, text = self._params(fields, prompt, choice_idx, max_logprob_bytes)
-            reply = msgspec.structs.replace(
-                of_all,
-                num_prompt_tokens=len(prompt.token_ids),
-                choice_idx=choice_idx,
-                prompt_ids=prompt_ids if self.options.token_ids else b"",
-                num_beams=0 if sampling.beam is None else sampling.beam.num_kept,
-                echo=prompt.echo,
-                has_images=bool(prompt.pixels),
-                rid=self.rids[prompt_idx] if self.rids else "",
-                eos_token_ids=_overridden_eos_ids(sampling, card),
-                num_audio_tokens=prompt.num_audio_tokens,
-            )
+            reply = self._reply_of_one(of_all, choice_idx, sampling, prompt_ids)
             request = GenerateRequest(
                 rid=choice_rid(group_id, choice_idx),
                 pool=card.pool,
@@ -402,6 +384,37 @@ class Job:
             base_model="" if self.model.adapter is None else self.model.card.name,
             grace_s=caller.grace_s or 0.0,
             transcript=self.transcript,
+        )
+
+    def _repeated_ids(self, prompt: Prompt, prompt_ids: bytes) -> bytes:
+        """What the answer repeats of a prompt's ids. Raises InvalidRequest."""
+        if not self.options.token_ids:
+            return b""
+        if len(prompt.token_ids) > MAX_RETURNED_PROMPT_IDS:
+            raise InvalidRequest(
+                f"'return_token_ids' tells prompts of up to {MAX_RETURNED_PROMPT_IDS} tokens, "
+                f"this one has {len(prompt.token_ids)}",
+                param="return_token_ids",
+            )
+        return prompt_ids
+
+    def _reply_of_one(
+        self, of_all: ReplyParams, choice_idx: int, sampling: SamplingParams, prompt_ids: bytes
+    ) -> ReplyParams:
+        """Raises InvalidRequest."""
+        prompt_idx = choice_idx // self.sampling.n
+        prompt = self.prompts[prompt_idx]
+        return msgspec.structs.replace(
+            of_all,
+            num_prompt_tokens=len(prompt.token_ids),
+            choice_idx=choice_idx,
+            prompt_ids=self._repeated_ids(prompt, prompt_ids),
+            num_beams=0 if sampling.beam is None else sampling.beam.num_kept,
+            echo=prompt.echo,
+            has_images=bool(prompt.pixels),
+            rid=self.rids[prompt_idx] if self.rids else "",
+            eos_token_ids=_overridden_eos_ids(sampling, self.model.card),
+            num_audio_tokens=prompt.num_audio_tokens,
         )
 
     def _pooling(self, prompt: Prompt) -> PoolingParams | None:

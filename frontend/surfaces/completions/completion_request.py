@@ -113,28 +113,35 @@ class CompletionRequests:
         return Job(
             surface=Surface.COMPLETIONS,
             model=model,
-            prompts=tuple(
-                [
+            prompts=(
+                *[
                     await embedded_prompt(self._encoder, caller, model, given, "prompt_embeds")
                     for given in embeds
-                ]
-                + [
-                    await encoded_prompt(
-                        self._encoder,
-                        caller,
-                        model,
-                        prompt,
-                        "prompt",
-                        echo=echo,
-                        add_special_tokens=body.add_special_tokens is not False,
-                        max_tokens=room,
-                    )
-                    for prompt in prompts
-                ]
+                ],
+                *[await self._encoded(body, caller, model, prompt, room) for prompt in prompts],
             ),
             sampling=with_beams(sampling, beam),
             stream=bool(body.stream),
             options=options,
+        )
+
+    async def _encoded(
+        self,
+        body: CompletionBody,
+        caller: Caller,
+        model: ServedModel,
+        prompt: str | list[int],
+        max_tokens: int | None,
+    ) -> Prompt:
+        return await encoded_prompt(
+            self._encoder,
+            caller,
+            model,
+            prompt,
+            "prompt",
+            echo=bool(body.echo),
+            add_special_tokens=body.add_special_tokens is not False,
+            max_tokens=max_tokens,
         )
 
 

@@ -147,7 +147,6 @@ class ForkRequests:
             )
         checked_prompt_top(reply.num_prompt_top, is_stream=bool(body.stream))
         is_other = model.name != reply.model
-        num_top = reply.num_top if fields.logprobs is None else fields.logprobs
         return Job(
             surface=surface,
             model=model,
@@ -159,28 +158,7 @@ class ForkRequests:
                     pixels=source.prompt.pixels,
                 ),
             ),
-            sampling=Sampling(
-                params=changed(
-                    sampling, fields, _seed(fields, sampling.seed), model.card.vocab_size
-                ),
-                text=request.text,
-                max_tokens=max_tokens,
-                # What there was room for is less where logprobs or a smaller context take it.
-                max_tokens_is_default=fields.max_tokens is None
-                and (is_other or fields.logprobs is not None),
-                max_tokens_param="sampling.max_tokens",
-                prompt_param=STREAM_FIELD,
-                n=1 if body.n is None else body.n,
-                priority=request.priority,
-                cache_salt="",
-                grammar_param="sampling",
-                logprobs=LogprobOptions(
-                    num_top, reply.num_prompt_top, sampling.logprob_ids, reply.prompt_start,
-                    reply.echo_logprobs, "sampling.logprobs",
-                ),
-                keep=request.keep,
-                session=request.session,
-            ),
+            sampling=_sampling(body, fields, source, model, max_tokens),
             stream=bool(body.stream),
             options=AnswerOptions(
                 include_usage=reply.include_usage,
@@ -195,6 +173,38 @@ class ForkRequests:
                 place.num_tokens, place.text_offset, is_rerun=fields.seed == SEED_OF_SOURCE,
             ),
         )  # fmt: skip
+
+
+def _sampling(
+    body: ForkBody, fields: ForkSampling, source: ForkSource, model: ServedModel, max_tokens: int
+) -> Sampling:
+    """That of the source, with what the body says otherwise."""
+    request, reply, sampling = source.request, source.reply, source.request.sampling
+    is_other = model.name != reply.model
+    return Sampling(
+        params=changed(sampling, fields, _seed(fields, sampling.seed), model.card.vocab_size),
+        text=request.text,
+        max_tokens=max_tokens,
+        # What there was room for is less where logprobs or a smaller context take it.
+        max_tokens_is_default=fields.max_tokens is None
+        and (is_other or fields.logprobs is not None),
+        max_tokens_param="sampling.max_tokens",
+        prompt_param=STREAM_FIELD,
+        n=1 if body.n is None else body.n,
+        priority=request.priority,
+        cache_salt="",
+        grammar_param="sampling",
+        logprobs=LogprobOptions(
+            reply.num_top if fields.logprobs is None else fields.logprobs,
+            reply.num_prompt_top,
+            sampling.logprob_ids,
+            reply.prompt_start,
+            reply.echo_logprobs,
+            "sampling.logprobs",
+        ),
+        keep=request.keep,
+        session=request.session,
+    )
 
 
 def _seed(fields: ForkSampling, of_source: int) -> int:
