@@ -151,7 +151,7 @@ class Worker:
         self._cluster.level.check()
 
     def _make_first_node(self, config: WorkerConfig) -> FirstNode:
-        """For a model that several hosts share."""
+        """The first host of a model that several share."""
         settings = config.engine_config(self._weights.checkpoint.path)
         return FirstNode(
             self._cluster,

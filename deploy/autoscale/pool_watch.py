@@ -215,7 +215,7 @@ class PoolWatch:
         )
 
     def _done(self, cards: Iterable[WorkerCard]) -> dict[str, WorkDone]:
-        """By each since the look before; of the first one nothing is known."""
+        """What each worker has done since the look before; at the first one nothing is known."""
         before, self._work = self._work, {card.worker: card.work for card in cards}
         if before is None:
             return {}

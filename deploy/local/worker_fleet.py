@@ -41,7 +41,7 @@ class WorkerFleet:
 
     @property
     def roles(self) -> dict[str, WorkerRole]:
-        """Of the members, by their ids as they were started last."""
+        """The role of each member, by its id as it was started last."""
         return {kept.launch.id: self._roles[idx] for idx, kept in self._members.items()}
 
     def size(self, role: WorkerRole) -> int:

@@ -130,7 +130,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def check_depth(value: Any) -> None:
-    """Of what was read from JSON. Raises InvalidRequest."""
+    """Refuses JSON whose values nest too deep. Raises InvalidRequest."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         level = [

@@ -102,7 +102,7 @@ class OllamaRoutes:
         return AnswerResponse(answer, self._ping_interval_s)
 
     async def _loaded(self, body: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Of a body without a prompt, by which clients have a model loaded: it is, by workers.
+        """Answers a body without a prompt, by which clients have a model loaded: workers have.
 
         Returns all of the answer that is not in place of the model's words.
         """

@@ -166,7 +166,7 @@ class ReplyRouter:
 
     @prompt
     async def _on_message(self, message: Msg) -> None:
-        """Of a detokenizer in another process."""
+        """Takes text from a detokenizer in another process."""
         try:
             frame = decode_text_frame(message.data)
         except ProtocolError as exc:

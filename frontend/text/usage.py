@@ -66,7 +66,7 @@ class TokenUsage(WireStruct, frozen=True, kw_only=True):
 
 
 class PromptCounts(NamedTuple):
-    """Of the prompts of an answer, each once, however many choices it has."""
+    """Counts of an answer's prompts: each counts once, however many choices it has."""
 
     num_tokens: int
     num_cached: int

@@ -37,8 +37,8 @@ class Comparison(NamedTuple):
 
     @property
     def logprob_gaps(self) -> list[float]:
-        """For each equal token, its logprob in the second run less that in the first; none when one
-        of them has no logprobs.
+        """How much larger the logprob of each equal token is in the second run; none where one run
+        has no logprobs.
         """
         num_equal = self.num_compared if self.parts_at is None else self.parts_at
         pairs = zip(self.first["logprobs"] or (), self.second["logprobs"] or (), strict=False)

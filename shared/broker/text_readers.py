@@ -13,7 +13,8 @@ log = get_logger(__name__)
 
 
 class TextReaders:
-    """By reply subject. Empty where frontends and detokenizers are processes of their own."""
+    """Who takes text, by reply subject; none where frontends and detokenizers are processes of
+    their own."""
 
     def __init__(self) -> None:
         self._by_subject: dict[str, ReceiveText] = {}

@@ -80,7 +80,7 @@ def setup_logging(
 
 
 def setup_command_logging(name: str) -> None:
-    """Of a command whose output somebody reads or pipes: warnings alone, unless it logs already."""
+    """Sets up a command whose output is read or piped: it logs warnings, unless it logs already."""
     if not structlog.is_configured():
         setup_logging(name, "warning", "pretty", colours=sys.stderr.isatty())
 

@@ -161,7 +161,7 @@ LOSS_REASONS = ("disk_full", "no_room", "unwritable", "slow", "busy")
 
 
 class TierLoad(msgspec.Struct, frozen=True, array_like=True):
-    """Of what is behind the KV pool: a disk, and other workers; counts are since start."""
+    """The load of what is behind the KV pool: a disk, and other workers; counts are since start."""
 
     num_bytes: int = 0  # there now, with those of other workers
     num_queries: int = 0  # prompt tokens looked up there

@@ -173,7 +173,7 @@ def _examine(sock: socket.socket, secret: bytes) -> tuple[int, int]:
 
 
 def _receive(sock: socket.socket, num_bytes: int, until: float) -> bytes:
-    """So many, in time. Raises OSError."""
+    """Exactly so many bytes, in time. Raises OSError."""
     received = b""
     while len(received) < num_bytes:
         sock.settimeout(max(0.001, until - time.monotonic()))

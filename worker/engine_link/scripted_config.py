@@ -10,7 +10,7 @@ from worker.engine_link.engine_config import EngineConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedConfig(EngineConfig):
-    """Of what other engines are told it heeds the limits and the checkpoint."""
+    """Of an engine's settings it heeds the limits and the checkpoint."""
 
     help_group: ClassVar[str] = "Scripted engine, for tests and benchmarks"
     program: ClassVar[str] = "worker.engine.scripted"

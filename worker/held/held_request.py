@@ -178,8 +178,8 @@ class HeldRequest:
 
     @property
     def num_cached_tokens(self) -> int | None:
-        """Of its prompt, for its first run: what another has computed for it meanwhile is nothing
-        that its client saved. None: no run has begun.
+        """Prompt tokens that its first run found cached: what another run has computed for it
+        meanwhile is nothing that its client saved. None: no run has begun.
         """
         if self.num_cached_before is not None:
             return self.num_cached_before

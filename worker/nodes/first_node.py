@@ -76,7 +76,7 @@ class FirstNode:
                 await subscription.unsubscribe()
 
     async def _make_sure(self) -> None:
-        """Of two that start at a time, each hears of the other: one goes."""
+        """Two that start at a time hear of each other, and one goes."""
         with contextlib.suppress(NatsTimeout):
             reply = await self._nc.request(self._subject, encode(self._own()), ANSWER_S)
             if why := decode(NodeAnswer, reply.data).why_never:

@@ -153,7 +153,7 @@ class RequestRunner:
             asyncio.get_running_loop().call_soon(self._after_steps)
 
     def _after_steps(self) -> None:
-        """Of a quick engine there are many in a turn of the loop."""
+        """Once for all steps of a turn of the loop: a quick engine makes many."""
         self._has_stepped = False
         has_room, self._has_room = self._has_room, False
         self.parts.runs.flush()

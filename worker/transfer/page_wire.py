@@ -207,7 +207,7 @@ class PageStream:
         return length
 
     def _next_proof(self, chain: bytes, checksum: bytes) -> bytes:
-        """Of an answer: a page's checksum is of all of it."""
+        """The proof of the next answer: a page's checksum is of all of it."""
         number = self._num_answers.to_bytes(8, "little")
         self._num_answers += 1
         return proof(self._key, b"page", number + chain + checksum)

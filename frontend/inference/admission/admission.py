@@ -70,7 +70,7 @@ class Admission:
         return caller.later(waited_s) if waited_s else caller, self.line.turn()
 
     def _check_line(self, caller: Caller) -> None:
-        """So many may stand in line as the queue has room for, of a tenant half of those at most.
+        """As many may stand in line as the queue has room for, at most half of them of one tenant.
 
         Raises QueueFull.
         """

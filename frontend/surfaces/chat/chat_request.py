@@ -314,7 +314,7 @@ class ChatRequests:
 
 
 def _common(answers: list[AnswerFormat | None]) -> AnswerFormat | None:
-    """Of all conversations. Raises InvalidRequest."""
+    """The one that all conversations have. Raises InvalidRequest."""
     if any(answer != answers[0] for answer in answers):
         raise InvalidRequest(
             "some conversations go on within reasoning, and others do not: ask for them apart",

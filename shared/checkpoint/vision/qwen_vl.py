@@ -116,7 +116,8 @@ def _check_patches(processor: ImageProcessor, config: dict[str, Any], what: str)
 
 
 def _bounds(processor: ImageProcessor, least: int, most: int) -> tuple[int, int]:
-    """Of pixels: by their own names, or by those of edges, which they are not; else as given."""
+    """The bounds of pixels: under their own names, or those of edges, which they are not; else as
+    given."""
     size = processor.get("size", {})
     if not isinstance(size, dict):
         raise processor.unsupported("size")

@@ -312,7 +312,7 @@ def _whole(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def _head_pages(pages: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    """Of page numbers those of their heads, in a last dimension."""
+    """The pages of each KV head, in a last dimension."""
     return pages.unsqueeze(-1) * num_kv_heads + torch.arange(num_kv_heads)
 
 

@@ -109,7 +109,7 @@ class BlockCodes:
         return torch.arange(self._num_rows) if self.order is None else self.order
 
     def with_rows(self, rows: torch.Tensor) -> BlockCodes:
-        """Of one matrix."""
+        """Those rows of one matrix."""
         return replace(self, order=self.rows[rows])
 
     def with_columns(self, columns: torch.Tensor) -> BlockCodes:
@@ -161,7 +161,7 @@ def nibble_codes(
     num_matrices: int | None = None,
     high_first: bool = False,
 ) -> BlockCodes:
-    """Of [num_rows, n] int32 or uint8 in whole words, of each byte its lowest bits first."""
+    """Reads [num_rows, n] int32 or uint8 in whole words, the lowest bits of each byte first."""
     assert packed.shape[1] * packed.itemsize % _WORD_BYTES == 0, "a row is of whole words"
     plane = BitPlane(0, _WORD_BYTES, 4, 1)
     words = BlockFormat(_WORD_NIBBLES, _WORD_BYTES, (plane,), zero, high_first=high_first)

@@ -226,7 +226,7 @@ def _in_like_steps(parts: list[ScaledWeight]) -> list[ScaledWeight]:
 
 
 def _with_steps_of(weight: ScaledWeight, size: int, *, has_minima: bool) -> ScaledWeight:
-    """Of groups of `size` columns, a divisor of theirs."""
+    """The same weight in smaller groups: of `size` columns, a divisor of theirs."""
     steps, minima, times = weight.steps, weight.minima, weight.block_columns // size
     assert steps is not None, "it has some"
     if has_minima and minima is None:

@@ -39,7 +39,7 @@ class AttentionLayer:
 
     @property
     def num_values(self) -> int:
-        """Of what it gives for a head."""
+        """How many numbers attention gives for a head."""
         return self.latent_dim or self.head_dim
 
     @property

@@ -57,7 +57,7 @@ def num_saved_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def stored_weights(path: Path, model: ModelConfig, quantization: Quantization) -> CodedWeights:
-    """Of a quantised checkpoint; where its files are not there, all that may be. Raises
+    """The coded weights of a quantised checkpoint; without its files, all that may be coded. Raises
     ConfigError.
     """
     if weight_files(path):
@@ -80,7 +80,7 @@ def _stored(model: ModelConfig, stored: StoredHeads) -> Iterator[_Coded]:
 
 
 def gguf_weights(path: Path, model: ModelConfig) -> CodedWeights:
-    """Of the GGUF files of a checkpoint's folder. Raises ConfigError."""
+    """The coded weights of the GGUF files in a folder. Raises ConfigError."""
     if not isinstance(model, DecoderConfig):
         return CodedWeights()
     sources = tensor_sources(GgufModel.read(gguf_file_in(path)))
@@ -101,7 +101,7 @@ def _of_source(model: DecoderConfig, name: str, source: TensorSource) -> Iterato
 
 
 def made_weights(model: ModelConfig, kind: MadeFormat) -> CodedWeights:
-    """Of one whose codes are made when it is loaded: of a mixture its experts' alone."""
+    """The weights whose codes are made at load: in a mixture, those of its experts alone."""
     bits = CODE_BITS[kind]
     if model.num_expert_values or not isinstance(model, DecoderConfig):
         return CodedWeights((CodedValues(model.num_expert_values, bits),))

@@ -51,7 +51,7 @@ class PlacedExperts:
     def of(
         cls, hf_config: Any, dtype: torch.dtype, sources: Mapping[int, ExpertSource]
     ) -> PlacedExperts:
-        """Of those of the layers that there is a source for. Raises what the model may raise."""
+        """Makes those of the layers that have a source. Raises what the model may raise."""
         if not sources:
             return cls({})
         with torch.device("meta"):

@@ -71,7 +71,7 @@ def _add_to_sum(req: Req, rows: torch.Tensor, *, is_first: bool) -> None:
 
 
 def _put_vectors(entry: ScheduledReq, rows: torch.Tensor) -> None:
-    """Of each token of it, in the place of what guesses, or a run before a retraction, left."""
+    """Keeps a vector of each token, in place of what guesses or a retracted run left."""
     vectors = entry.req.token_vectors
     del vectors[entry.start :]
     vectors += [row.tobytes() for row in rows.float().numpy().astype("<f4")]

@@ -93,7 +93,7 @@ class PrefillAdder:
         return end
 
     def _end_outside_images(self, req: Req, start: int, end: int) -> int:
-        """Of tokens that see each other all are computed in a step, however many it has."""
+        """Tokens that see each other are computed in one step, however many there are."""
         for image in req.images:
             if not image.is_mutual or not image.start < end < image.end:
                 continue

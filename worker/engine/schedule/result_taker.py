@@ -172,7 +172,7 @@ class ResultTaker:
 
 
 def with_cached_tokens(finish: Finish, req: Req) -> Finish:
-    """Of the prompt, those that came from the cache; and hidden states, where they are wanted."""
+    """Adds how much of the prompt came from the cache, and hidden states where they are wanted."""
     finish = msgspec.structs.replace(finish, num_cached_tokens=req.num_cached_tokens or 0)
     if not req.sampling.hidden_states:
         return finish

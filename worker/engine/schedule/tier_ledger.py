@@ -37,7 +37,7 @@ _DEPTH_NS = 1000  # a page seems so much older than the one before it: of a path
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """Of one source, what is on its way."""
+    """What is on its way from one source."""
 
     source: PageSource
     orders: deque[_Fetch] = field(default_factory=deque)  # whose page each order is

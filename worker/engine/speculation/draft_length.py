@@ -64,8 +64,8 @@ class DraftLength:
     def on_guesses(
         self, num_reqs: int, length: int, elapsed_s: float, *, is_usual: bool = True
     ) -> None:
-        """So many requests had up to `length` each; it was not as usual where the small model has
-        read more than what was new.
+        """Notes that `num_reqs` requests had up to `length` guesses each; it was not as usual where
+        the small model has read more than what was new.
         """
         if is_usual:
             self._links.add(num_reqs, elapsed_s / length)

@@ -94,7 +94,7 @@ class SharedRoom:
         self.num_bytes = self._read()
 
     def _remove_oldest(self, max_bytes: int) -> int:
-        """Of whole pages. Returns how much is left, with those that are being written."""
+        """Removes the oldest whole pages. Returns the bytes left, also those being written."""
         found, num_bytes, now = [], 0, time.time()
         for entry in os.scandir(self._folder):
             if not entry.name.endswith((_SUFFIX, _NEW_SUFFIX)):

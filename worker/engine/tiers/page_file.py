@@ -75,7 +75,7 @@ def read_page(file: io.FileIO, head: PageHead, num_page_bytes: int) -> PageConte
 
 
 def page_bytes(head: PageHead, num_page_bytes: int) -> int:
-    """Of a page with that much content, as it is written and sent."""
+    """How long a page with that much content is as it is written and sent."""
     return len(head.to_bytes()) + num_page_bytes + CHECKSUM_BYTES
 
 

@@ -98,7 +98,7 @@ class _Layer(LinkedLayer):
 
 
 class _Head(nn.Module):
-    """With the names of its tensors as they are published."""
+    """The head, whose tensors have the names of published ones."""
 
     def __init__(self, config: Any, num_outputs: int) -> None:
         super().__init__()

@@ -123,7 +123,7 @@ class LinkedLayer(nn.Module):
         return heads
 
     def _angles(self, start: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of positions from `start`: [size, 1, head_dim / 2] cosines and sines."""
+        """[size, 1, head_dim / 2] cosines and sines of positions from `start`."""
         frequencies = self.theta ** (-torch.arange(0, self.head_dim, 2) / self.head_dim)
         angles = torch.arange(start, start + size)[:, None, None] * frequencies
         return angles.cos(), angles.sin()

@@ -87,7 +87,7 @@ class MtpStudent:
 
 
 class _Head(LinkedLayer):
-    """With the names of its tensors as DeepSeek has published them.
+    """The head, whose tensors have the names that DeepSeek has published.
 
     It begins with the teacher's hidden state as it is, in which the token behind is not known: an
     embedding's part of `eh_proj` is small at first.

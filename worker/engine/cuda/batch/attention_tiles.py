@@ -45,7 +45,7 @@ def extend_rows(layer: AttentionLayer, dtype: torch.dtype) -> int:
 
 
 def extend_heads(layer: AttentionLayer, dtype: torch.dtype) -> int:
-    """Of those that share a KV head, how many a program of the extend kernel has."""
+    """How many heads that share a KV head a program of the extend kernel has."""
     return min(layer.group, extend_rows(layer, dtype))
 
 

@@ -34,7 +34,7 @@ def choose_best(
     norm_eps: float | None,  # added to the sum that shares are divided by; None: they are not
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each token the experts, rising, int64, and their shares, float32.
+    """The experts of each token, rising, int64, and their shares, float32.
 
     [num_tokens, num_chosen] each. Of equals the first are chosen; what is no number comes last.
     """
@@ -59,7 +59,7 @@ def choose_best(
 
 
 def sort_rows(expert_ids: torch.Tensor, num_experts: int) -> ExpertRows:
-    """Of the chosen, [num_tokens, num_chosen] int64; those of one expert stay in their order."""
+    """Sorts rows by expert, [num_tokens, num_chosen] int64; an expert's stay in their order."""
     num_rows, device = expert_ids.numel(), expert_ids.device
     order = torch.empty(num_rows, dtype=torch.int32, device=device)
     counts = torch.empty(num_experts, dtype=torch.int32, device=device)
@@ -115,8 +115,8 @@ def expert_linear(
 
 
 def sum_shares(outputs: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """Of what experts give, [num_tokens * num_chosen, size], and what each counts, [num_tokens,
-    num_chosen] float32: [num_tokens, size], added one after the other.
+    """Adds what experts give, [num_tokens * num_chosen, size], by what each counts, [num_tokens,
+    num_chosen] float32, one after the other: [num_tokens, size].
     """
     num_tokens, num_chosen = shares.shape
     size = outputs.shape[1]

@@ -134,7 +134,7 @@ def _row_largest(largest_ptr, row, num_blocks, BLOCKS: tl.constexpr):
 
 @triton.jit
 def _row_mass(largest_ptr, mass_ptr, row, num_blocks, BLOCKS: tl.constexpr):
-    """Of exp(logit - the row's largest)."""
+    """The sum of exp(logit - the row's largest)."""
     idx = tl.arange(0, BLOCKS)
     is_block = idx < num_blocks
     of_blocks = tl.load(largest_ptr + row * num_blocks + idx, mask=is_block, other=float("-inf"))
@@ -218,7 +218,7 @@ def _candidates_kernel(
     BINS_PER_NAT: tl.constexpr,
     GREEDY: tl.constexpr,
 ):
-    """Of a row they lie one behind the other, in the order of their tokens."""
+    """The candidates of a row lie one behind the other, in the order of their tokens."""
     row, block = tl.program_id(0), tl.program_id(1)
     if _keeps_all(temperatures_ptr, top_k_ptr, top_p_ptr, min_p_ptr, row, GREEDY):
         return

@@ -159,7 +159,7 @@ def _best_kernel(
     NOT_A_NUMBER: tl.constexpr,
     NOTHING_ALLOWED: tl.constexpr,
 ):
-    """Of the blocks of a row, the first of those that are best."""
+    """Finds the first of a row's best blocks."""
     row = tl.program_id(0)
     blocks = tl.arange(0, BLOCKS)
     is_block = blocks < num_blocks

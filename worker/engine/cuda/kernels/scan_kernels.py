@@ -110,7 +110,7 @@ class TritonScans:
 
 
 def _block_for(num_rows: int, num_cols: int) -> int:
-    """Of a matrix's rows, so that a program has a few values a thread."""
+    """Rows of a matrix for a program, so that a thread has a few values."""
     rows: int = triton.next_power_of_2(num_rows)
     return min(rows, max(1, BLOCK_VALUES // num_cols))
 

@@ -50,7 +50,7 @@ class CapturedDraws:
         self._sent: tuple[int, RowParams] | None = None
 
     def capture(self, shape: StepShape) -> None:
-        """For steps that decode in this shape, whose graph is captured."""
+        """Captures the draws of steps that decode in this shape, whose graph is captured."""
         for keeps in (False, True):
             draw = partial(self._draw, shape, keeps=keeps)
             self._graphs[shape.num_rows, keeps] = self._device.capture(draw)

@@ -75,7 +75,7 @@ def divide(config: DecoderConfig, num_ranks: int) -> DecoderConfig:
 
 
 def _mlp_sizes(config: DecoderConfig) -> Sequence[int]:
-    """Of all MLPs, each expert's among them, rising."""
+    """The sizes of all MLPs, each expert's among them, rising."""
     sizes = {config.mlp_size_of(layer_id) for layer_id in range(config.num_layers)}
     if config.experts and not any(each is None or each.is_beside_mlp for each in config.experts):
         sizes = set()  # no layer has one that is dense
@@ -93,7 +93,7 @@ def _divided(experts: ExpertsConfig, num_ranks: int) -> ExpertsConfig:
 
 
 def _shares_kv_heads(num_kv_heads: int, num_ranks: int) -> bool:
-    """Of fewer heads than ranks, several ranks have the same."""
+    """Whether heads divide evenly; where ranks are more, several have the same head."""
     return num_kv_heads % num_ranks == 0 or num_ranks % num_kv_heads == 0
 
 
@@ -108,7 +108,7 @@ class Slices(NamedTuple):
         return cls(size, (own,))
 
     def behind(self, other: Slices) -> Slices:
-        """Of a tensor that has both: `other` first."""
+        """The slices of a tensor that has both, `other` first."""
         moved = (range(other.size + part.start, other.size + part.stop) for part in self.parts)
         return Slices(other.size + self.size, (*other.parts, *moved))
 
@@ -146,7 +146,7 @@ class RankShare:
     num_ranks: int
 
     def reader(self, reader: WeightReader) -> WeightReader:
-        """Of our names."""
+        """Reads this rank's share, under our names."""
         return RankReader(self, reader)
 
     def lora(self, weights: LoraWeights) -> LoraWeights:
@@ -172,7 +172,7 @@ class RankShare:
         )
 
     def even(self, size: int) -> Slices:
-        """Of as many for each rank."""
+        """This rank's part, where each rank has as many."""
         share = size // self.num_ranks
         return Slices.of(range(self.rank * share, (self.rank + 1) * share), size)
 
@@ -182,7 +182,7 @@ class RankShare:
         return Slices.of(range(start, start + max(1, num // self.num_ranks)), num)
 
     def rows(self, layer_id: int, module: str) -> Slices | None:
-        """Of what a module of attention or MLP gives; None: all ranks have all of it."""
+        """The share of a module's outputs, in attention or MLP; None: all ranks have all of it."""
         config = self.config
         layer = config.attention_layers[layer_id]
         queries, kv_heads = self.even(layer.num_heads), self.kv_heads(layer)
@@ -201,12 +201,12 @@ class RankShare:
         return None
 
     def inner(self, mlp: MlpConfig, size: int) -> Slices:
-        """Of what a module of an MLP's way up gives; `size`: the MLP's intermediate one."""
+        """The share of the outputs of an MLP's way up; `size`: the MLP's intermediate one."""
         num = len(mlp.up_sizes(size)) if len(mlp.up) == 1 else 1
         return joined([self.even(size)] * num)
 
     def experts(self, layer_id: int) -> ExpertsConfig | None:
-        """Of a layer."""
+        """The experts of a layer, if it has any."""
         return self.config.experts[layer_id] if self.config.experts else None
 
     def expert_part(self, experts: ExpertsConfig, part: ExpertPart) -> tuple[Slices, int] | None:
@@ -226,7 +226,7 @@ class RankShare:
         return self.even(num * size) if in_turns else joined([self.even(size)] * num), dim
 
     def columns(self, layer_id: int, module: str) -> Slices | None:
-        """Of what a module takes, of which it gives a summand; None: it gives no summand."""
+        """The share of a module's inputs, from which it makes a summand; None: it makes none."""
         if module == "o_proj":
             layer = self.config.attention_layers[layer_id]
             latent = self.config.latent
@@ -311,7 +311,7 @@ class RankReader:
     def _summand(
         self, read: Callable[..., torch.Tensor], name: str, shape: tuple[int, ...]
     ) -> torch.Tensor:
-        """Of a sum, it is in one rank's alone."""
+        """Reads what is added once to a sum: it is in one rank's summand alone."""
         whole = read(name, *shape)
         return whole if self._share.rank == 0 else torch.zeros_like(whole)
 

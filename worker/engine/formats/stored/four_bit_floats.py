@@ -44,7 +44,7 @@ def load_expert_mxfp4(layout: ExpertMxfp4, parts: WeightParts) -> ScaledWeight:
 
 
 def _in_blocks(packed: torch.Tensor, scales: torch.Tensor, block: int) -> ScaledWeight:
-    """Of [..., rows, columns / 2] whose blocks are whole."""
+    """Reads [..., rows, columns / 2] whose blocks are whole."""
     num_matrices = None if packed.ndim == 2 else packed.shape[:-2].numel()
     codes = nibble_codes(packed.flatten(0, -2), num_matrices=num_matrices)
     return ScaledWeight(codes, scales, 1, block, book=torch.tensor(E2M1_BOOK))

@@ -21,7 +21,7 @@ Blocks = torch.Tensor  # [num_blocks, block_bytes] uint8
 
 
 class Scales(NamedTuple):
-    """Of blocks, as `ScaledWeight` has them: [num_blocks, those of a block]."""
+    """The scales of blocks, as `ScaledWeight` has them: [num_blocks, those of a block]."""
 
     scales: torch.Tensor
     minima: torch.Tensor | None = None
@@ -40,7 +40,7 @@ class BlockType(NamedTuple):
 
 
 def weight_of_blocks(kind: str, rows: torch.Tensor) -> ScaledWeight:
-    """Of [num_rows, row_bytes] as they lie in a file; `kind` is one of BLOCK_TYPES. Codes stay
+    """Reads [num_rows, row_bytes] as they lie in a file; `kind` is one of BLOCK_TYPES. Codes stay
     where they are.
     """
     block_type = BLOCK_TYPES[kind]

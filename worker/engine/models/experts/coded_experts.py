@@ -31,7 +31,7 @@ class ExpertReader:
         self._sources = sources
 
     def read(self, config: ExpertsConfig, prefix: str, layer_id: int) -> Iterator[ExpertWeights]:
-        """Of those that have a gate; `prefix` of the names of the MLP's tensors.
+        """Reads experts that have a gate; `prefix` begins the names of the MLP's tensors.
 
         Raises ConfigError.
         """

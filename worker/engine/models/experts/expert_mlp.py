@@ -191,7 +191,7 @@ class LinearExperts:
 def _of_each(
     linears: Sequence[Linear], counts: Mapping[int, int], rows: torch.Tensor
 ) -> torch.Tensor:
-    """Of rows that stand by expert, `counts` each, by the experts' linears."""
+    """Multiplies rows that stand by expert, `counts` of each, with the experts' linears."""
     expert_ids = sorted(counts)
     parts = torch.split(rows, [counts[each] for each in expert_ids])
     return torch.cat([linears[each](part) for each, part in zip(expert_ids, parts, strict=True)])

@@ -127,7 +127,7 @@ class _LatentWeights:
         return joined.with_rows(torch.cat([kept, config.kept_dim + queries]))
 
     def queries(self, query_rank: int) -> Projection:
-        """Of their latent: to all heads."""
+        """From the latent of queries to all heads."""
         sizes = {"q_b_proj": self._config.num_queries}
         joined = self._weights.projection(self._prefix, sizes, query_rank)
         return joined.with_rows(self._query_rows())

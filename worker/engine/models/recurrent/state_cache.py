@@ -99,8 +99,8 @@ class StateCache:
         return self._states(self._place(torch.tensor(plan.rows)), plan.query_lens, plan.marks)
 
     def decoding(self, slots: torch.Tensor) -> StepStates:
-        """For steps of one token a row, whose slots come to lie in `slots` [num_rows] int64. What
-        is kept behind them is copied by `keep_marked`.
+        """The states of steps of one token a row, whose slots come to lie in `slots` [num_rows]
+        int64. What is kept behind them is copied by `keep_marked`.
         """
         return self._states(slots, [1] * len(slots))
 
