@@ -64,9 +64,10 @@ def check_engine(config: ServeConfig) -> None:
                 f"install one, then {install_command('cuda')}"
             )
     check_cuda(os.environ)
-    if found is not None and found < config.num_local_ranks and config.tp > 1:
+    if found is not None and found < config.num_local_ranks and config.num_ranks > 1:
+        flag = config.divided_by.replace("=", " ")
         raise ConfigError(
-            f"--tp {config.tp} needs {config.num_local_ranks} NVIDIA GPUs, this machine shows "
+            f"--{flag} needs {config.num_local_ranks} NVIDIA GPUs, this machine shows "
             f"{found}; with --device cpu it can be tried without"
         )
 

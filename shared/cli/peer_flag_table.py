@@ -43,6 +43,7 @@ _REQUEST_ADVICE = "it belongs to a request, and its default to the model's gener
 
 PEER_FLAGS = (
     PeerFlag(("--tensor-parallel-size", "--tp-size", "-tp"), _BOTH, "--tp"),
+    PeerFlag(("--pipeline-parallel-size", "--pp-size", "-pp"), _BOTH, "--pp"),
     PeerFlag(("--max-model-len",), "vLLM", "--max-context-len"),
     PeerFlag(("--context-length",), "SGLang", "--max-context-len"),
     PeerFlag(("--ctx-size", "-c"), "llama.cpp", "--max-context-len"),
@@ -123,11 +124,6 @@ PEER_FLAGS = (
         ("--data-parallel-size", "--dp-size", "--dp", "-dp"),
         _BOTH,
         advice="`--workers N` starts N workers, each on a GPU of its own while there are enough",
-    ),
-    PeerFlag(
-        ("--pipeline-parallel-size", "-pp", "--pp-size"),
-        _BOTH,
-        advice="there is none; `--tp N` divides a model among GPUs",
     ),
     PeerFlag(
         ("--n-gpu-layers", "--gpu-layers", "-ngl", "--cpu-offload-gb", "--n-cpu-moe", "--cpu-moe"),

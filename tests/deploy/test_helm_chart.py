@@ -361,6 +361,8 @@ def test_gpu_pools(chart: HelmChart) -> None:
         "limits": {"memory": "64Gi", "nvidia.com/gpu": 2},
     }
     assert {"--device=cuda", "--tp=2"} <= set(container["args"])
+    layers = chart.render({**GPU, "worker": {"gpuSplit": "layers"}})
+    assert "--pp=2" in layers.container("jf-jetflock-worker-large")["args"]
     assert dict(rendered.pods())["jf-jetflock-worker-large"]["runtimeClassName"] == "nvidia"
     assert rendered.one("PersistentVolumeClaim", "jf-jetflock-worker-large-cache")
 

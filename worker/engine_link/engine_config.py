@@ -26,7 +26,7 @@ CpuKernelsName = Literal["auto", "native", "torch", KernelSetName]
 _EVERYWHERE = ("0.0.0.0", "::", "*")  # noqa: S104 - nobody shall listen there
 _LEAST = {  # least value -> fields
     1: (
-        *("tp", "page_size", "num_draft_tokens", "min_ngram_len", "max_lora_rank"),
+        *("tp", "pp", "page_size", "num_draft_tokens", "min_ngram_len", "max_lora_rank"),
         *("max_running", "max_step_tokens", "num_kv_tokens", "kv_memory_bytes"),
         *("max_context_len", "num_threads", "packed_max_bytes", "kv_disk_bytes"),
     ),
@@ -75,6 +75,9 @@ class EngineConfig(LogConfig):
     """Share of the GPU's memory for weights, keys and values, and all else of this worker."""
     tp: int = 1
     """GPUs that share the model, with a process each: its heads and MLPs are divided among them."""
+    pp: int = 1
+    """GPUs that share the model by layers, with a process each: its stages. As many sets of
+    requests go through them one behind the other, so that each stage has one to compute."""
     nnodes: int = 1
     """Hosts that share them: `jetflock worker` on each, with the same flags and a node_rank of its
     own."""
@@ -180,7 +183,17 @@ class EngineConfig(LogConfig):
     @property
     def num_local_ranks(self) -> int:
         """Of a model that is divided, on each host."""
-        return self.tp // self.nnodes
+        return self.num_ranks // self.nnodes
+
+    @property
+    def num_ranks(self) -> int:
+        """The processes that share the model."""
+        return self.tp * self.pp
+
+    @property
+    def divided_by(self) -> str:
+        """Field and value that say how many share the model."""
+        return f"pp={self.pp}" if self.pp > 1 else f"tp={self.tp}"
 
     @property
     def guesses_by(self) -> str:
@@ -210,6 +223,8 @@ class EngineConfig(LogConfig):
         self._check_numbers()
         self._check_nodes()
         self._check_choices()
+        if self.pp > 1:
+            self._check_stages()
 
     def _check_numbers(self) -> None:
         for least, names in _LEAST.items():
@@ -235,8 +250,8 @@ class EngineConfig(LogConfig):
             )
 
     def _check_nodes(self) -> None:
-        if self.nnodes < 1 or self.tp % self.nnodes:
-            raise ConfigError(f"nnodes={self.nnodes} does not divide tp={self.tp}")
+        if self.nnodes < 1 or self.num_ranks % self.nnodes:
+            raise ConfigError(f"nnodes={self.nnodes} does not divide {self.divided_by}")
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(
                 f"node_rank={self.node_rank} is none of nnodes={self.nnodes}: they count from 0"
@@ -245,6 +260,23 @@ class EngineConfig(LogConfig):
             raise ConfigError(
                 f"node_address={self.node_address} must name the address that other hosts reach "
                 "this one by: it is announced to them"
+            )
+
+    def _check_stages(self) -> None:
+        """What the stages of a model do not do."""
+        if self.tp > 1:
+            raise ConfigError(
+                f"pp={self.pp} is not possible with tp={self.tp}: a stage is one process"
+            )
+        if self.guesses_by:
+            raise ConfigError(
+                f"{self.guesses_by} is not possible with pp={self.pp}: stages confirm no guesses; "
+                "leave it out"
+            )
+        if self.overlap:
+            raise ConfigError(
+                f"overlap=True is not possible with pp={self.pp}: its first stage begins with "
+                "tokens that the last one has chosen; leave it out"
             )
 
     def _check_choices(self) -> None:

@@ -177,7 +177,9 @@ class FurtherNode:
         processes = [
             start_rank(config, rank, link) for rank, link in zip(self._ranks, links, strict=True)
         ]
-        log.info("ranks_started", ranks=list(self._ranks), of=config.tp, node_0=answer.address)
+        log.info(
+            "ranks_started", ranks=list(self._ranks), of=config.num_ranks, node_0=answer.address
+        )
         self._waits_for = ""
         ends = [asyncio.create_task(asyncio.to_thread(each.wait)) for each in processes]
         over = asyncio.create_task(self._until_over(answer))

@@ -105,7 +105,7 @@ def test_our_own_flags_keep_their_meaning() -> None:
 @pytest.mark.e2e
 def test_the_command_says_it_before_anything_starts() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "jetflock", "serve", "--pipeline-parallel-size", "2"],
+        [sys.executable, "-m", "jetflock", "serve", "--data-parallel-size", "2"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -113,8 +113,8 @@ def test_the_command_says_it_before_anything_starts() -> None:
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "jetflock serve: --pipeline-parallel-size is a flag of vLLM, SGLang. In jetflock: there is "
-        "none; --tp N divides a model among GPUs\n"
+        "jetflock serve: --data-parallel-size is a flag of vLLM, SGLang. In jetflock: --workers N "
+        "starts N workers, each on a GPU of its own while there are enough\n"
     )
 
 

@@ -26,7 +26,7 @@ from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq, St
 from worker.engine.request.step_result import DoneStep, SampleError, StepHandle, StepResult
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.schedule.kv_ledger import KVLedger
-from worker.engine.schedule.scheduler import Scheduler
+from worker.engine.schedule.scheduler import Scheduler, ScheduleRules
 from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.schedule.waiting_queue import SchedulePolicy
 from worker.engine.speculation.drafter import Drafter
@@ -432,6 +432,7 @@ class Stage:
         model: Model = next_token,
         drafter: Drafter | None = None,
         overlap_depth: int = 0,
+        num_sets: int = 1,
         max_prefill_tokens: int | None = None,
         snapshots: StateSnapshots | None = None,
         window: int | None = None,
@@ -450,6 +451,7 @@ class Stage:
             snapshots=snapshots,
             windows=windows,
         )
+        overlap_depth = max(overlap_depth, num_sets - 1)
         runner_type = DelayedRunner if overlap_depth else FakeRunner
         self.runner = runner_type(self.ledger, model)
         self.time_s = 0.0
@@ -471,7 +473,7 @@ class Stage:
             max_running,
             max_context_len,
             VOCAB_SIZE,
-            policy,
+            ScheduleRules(policy, num_sets=num_sets),
             drafter=drafter,
             tier=self.tier,
         )

@@ -274,7 +274,9 @@ class Rig:
 
     def poison(self, token_id: int) -> None:
         """The token's embedding is no number any more."""
-        table = self.decoder._table
+        entry = self.decoder._entry
+        assert entry is not None
+        table = entry._table
         assert isinstance(table, DenseTable)
         with torch.inference_mode():
             table._weight[token_id] = torch.nan

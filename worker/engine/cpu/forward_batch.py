@@ -48,6 +48,7 @@ class ForwardBatch:
     seq_lens: list[int]  # [num_rows], tokens of each row in the KV pool after this step
     page_table: torch.Tensor  # [num_rows, max_pages] int32; padding page behind the end
     sample_idx: torch.Tensor  # [num_samples] int64, indices into the tokens
+    stage_rows: torch.Tensor | None = None  # none: no stage is computed by it
     image_rows: tuple[ImageRows, ...] = ()
     loras: LoraBatch | None = None  # None: no request of this step has an adapter
     states: StepStates | None = None  # None: no layer of the model keeps one

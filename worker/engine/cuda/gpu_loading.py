@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,8 @@ import torch
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.cuda.layers.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
-from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankShare, divide
+from worker.engine.cuda.tensor_parallel.rank_part import rank_part
+from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankShare
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_memory import memory_for
 from worker.engine.layers.linear import Linears, PlainLinears
@@ -24,6 +27,7 @@ from worker.engine.models.loader import OnProgress, WeightReader
 from worker.engine.models.model import Model
 from worker.engine.models.model_loading import open_weights
 from worker.engine.models.model_setup import ModelSetup
+from worker.engine.models.model_stage import StageReader, read_elsewhere
 from worker.engine.models.transformers_config import TransformersConfig
 from worker.engine.models.transformers_model import load_transformers_model
 from worker.engine_link.engine_config import EngineConfig
@@ -69,9 +73,13 @@ def load_gpu_model(
                 model_config, path, load_format, dtype, setup.max_context_len, on_progress, device
             )
         assert isinstance(model_config, DecoderConfig)
+        part = model_config if group is None else rank_part(config, model_config, group.rank)
+        if part.stage is not None:
+            elsewhere = read_elsewhere(model_config, part.stage)
+            model_config = dataclasses.replace(model_config, unread_parts=elsewhere)
         with open_weights(model_config, path, load_format, dtype, on_progress, device) as reader:
             linears, settle = _make_linears(config, dtype, gpu, choose_tiles)
-            model = _load_decoder(config, setup, model_config, reader, gpu, linears, group)
+            model = _load_decoder(config, setup, part, reader, gpu, linears, group)
             settle()
             return model
 
@@ -79,31 +87,32 @@ def load_gpu_model(
 def _load_decoder(
     config: EngineConfig,
     setup: ModelSetup,
-    model_config: DecoderConfig,
+    part: DecoderConfig,
     reader: WeightReader,
     gpu: GpuDevice,
     linears: Linears,
     group: RankGroup | None,
 ) -> DecoderModel:
-    ropes = LayerRopes.of(model_config, setup.max_context_len, setup.dtype, gpu.torch_device)
-    num_ranks = 1 if group is None else group.size
-    divided = divide(model_config, num_ranks)
-    ops: LayerOps = PlainGpuLayerOps(ropes, divided.attention_layers)
+    ropes = LayerRopes.of(part, setup.max_context_len, setup.dtype, gpu.torch_device)
+    ops: LayerOps = PlainGpuLayerOps(ropes, part.attention_layers)
     experts: ExpertMaker | None = None
     if config.attention_backend != "torch":
         from worker.engine.cuda.layers.triton_experts import TritonExpertMaker
         from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps
 
-        ops = TritonLayerOps(ropes, divided.attention_layers, linears)
+        ops = TritonLayerOps(ropes, part.attention_layers, linears)
         experts = TritonExpertMaker(ops, is_fixed=config.deterministic)
     on_device = ReaderToDevice(reader, gpu.torch_device)
     if group is None:
-        return DecoderModel(divided, on_device, ops, experts)
+        return DecoderModel(part, on_device, ops, experts)
+    if part.stage is not None:
+        return DecoderModel(part, on_device, ops, experts, partial(StageReader, part.stage))
     # How gloo adds depends on how many values there are, as NCCL does.
     adds_in_order = config.deterministic or config.device == "cpu"
     ops = RankLayerOps(ops, group, adds_in_order=adds_in_order)
-    share = RankShare(model_config, group.rank, group.size)
-    return DecoderModel(divided, on_device, ops, experts, share.reader)
+    assert isinstance(setup.config, DecoderConfig)
+    share = RankShare(setup.config, group.rank, group.size)
+    return DecoderModel(part, on_device, ops, experts, share.reader)
 
 
 def _make_linears(

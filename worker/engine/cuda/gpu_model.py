@@ -28,6 +28,7 @@ from worker.engine.cuda.steps.rank_runner import RankRunner
 from worker.engine.cuda.steps.step_graphs import StepGraphs, graph_shapes, rehearse
 from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
+from worker.engine.cuda.tensor_parallel.stage_link import StageLink
 from worker.engine.device.gpu_card import gpu_card
 from worker.engine.device.gpu_device import GpuDevice, upload, upload_tensor
 from worker.engine.device.gpu_memory import memory_for
@@ -114,7 +115,21 @@ class GpuModel:
             self.pool.num_bytes + (0 if self._states is None else self._states.num_bytes),
             free_bytes - device.free_bytes(),
         )
-        self.rank_runner = RankRunner(device, state, graphs, group)
+        self.rank_runner = self._make_rank_runner(state, graphs, group)
+
+    def _make_rank_runner(
+        self, state: GpuState, graphs: StepGraphs, group: RankGroup | None
+    ) -> RankRunner:
+        """Comes behind all else that ranks do in common before their first step."""
+        stage = self._setup.config.stage
+        if stage is None:
+            return RankRunner(self._device, state, graphs, group)
+        assert group is not None, "other ranks have the other stages"
+        make = functools.partial(
+            torch.empty, dtype=self._setup.dtype, device=self._device.torch_device
+        )
+        link = StageLink(group, stage, lambda num: make(num, 2, self._setup.config.hidden_size))
+        return RankRunner(self._device, state, graphs, link=link)
 
     def make_runner(
         self,
@@ -248,6 +263,7 @@ class GpuModel:
         have, each with a threshold and logprobs. It is run once.
         """
         device, step, encoder = self._device, self._step, self._image_encoder
+        model = self._setup.config
         max_context_len = self._setup.max_context_len
         num_tokens = min(step.max_step_tokens, step.max_running * max_context_len)
         plan = StepPlan.prefill(num_tokens, max_context_len)
@@ -262,7 +278,12 @@ class GpuModel:
             if draft.states is not None:
                 of_rows = StatePlan(plan.rows.tolist(), plan.query_lens.tolist())
                 batch = dataclasses.replace(batch, states=draft.states.states(of_rows))
+            if not model.begins_text:
+                rows = torch.zeros(num_tokens, 2, model.hidden_size, dtype=self._setup.dtype)
+                batch = dataclasses.replace(batch, stage_rows=rows.to(device.torch_device))
             hidden = draft.forward.hidden(batch)
+            if not model.ends_text:
+                return
             logits = draft.forward.logits(hidden[: step.max_running])
             # A step that chooses late keeps its logits until it has chosen.
             chosen_of = logits.clone() if step.has_overlap else logits

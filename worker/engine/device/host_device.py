@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+
 import torch
 
 from shared.machine.host_limits import available_memory_bytes
@@ -50,6 +53,46 @@ class HostDevice:
     def peak_bytes(self, work: Work) -> int:
         """Not known, and not asked for: the configuration of ranks says how large their pool is."""
         return 0
+
+
+class LateHostDevice(HostDevice):
+    """Work is done when somebody waits for it: what it waits for itself comes meanwhile."""
+
+    def __init__(self) -> None:
+        self._works: deque[Work] = deque()
+        self._num_done = 0
+
+    def enqueue(self, work: Work) -> None:
+        self._works.append(work)
+
+    def give_back(self) -> None:
+        self.do_until(self._num_enqueued)
+
+    def mark(self) -> Moment:
+        return _LaterMoment(self, self._num_enqueued)
+
+    def free_bytes(self) -> int:
+        self.give_back()
+        return super().free_bytes()
+
+    def do_until(self, num_works: int) -> None:
+        """So many since the beginning."""
+        while self._num_done < num_works:
+            self._num_done += 1
+            self._works.popleft()()
+
+    @property
+    def _num_enqueued(self) -> int:
+        return self._num_done + len(self._works)
+
+
+@dataclass(frozen=True, slots=True)
+class _LaterMoment:
+    device: LateHostDevice
+    num_works: int
+
+    def wait(self) -> None:
+        self.device.do_until(self.num_works)
 
 
 class _NowMoment:

@@ -15,7 +15,7 @@ def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
     if not config.deterministic:
         return
     if config.device == "cpu":
-        raise ConfigError(f"deterministic is not possible with tp={config.tp} on a CPU")
+        raise ConfigError(f"deterministic is not possible with {config.divided_by} on a CPU")
     for part in ("", "decode_", "prefill_"):
         value = getattr(config, name := f"{part}attention_backend")
         if value not in ("auto", "triton", None):

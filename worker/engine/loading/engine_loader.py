@@ -20,13 +20,13 @@ from worker.engine.device.dtype_name import dtype_name
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_dtype import check_dtype, computes_bfloat16
 from worker.engine.device.gpu_memory import FreeMemory, memory_for
-from worker.engine.device.host_device import HostDevice
+from worker.engine.device.host_device import HostDevice, LateHostDevice
 from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.grammar.grammar_queue import GrammarQueue
 from worker.engine.grammar.llguidance_backend import MIN_PARALLEL_CORES, LLGuidanceBackend
 from worker.engine.loading.cpu_loader import CpuLoader
 from worker.engine.loading.encoder_loader import EncoderLoader
-from worker.engine.loading.gpu_loader import GpuLoader, TensorParallelLoader
+from worker.engine.loading.gpu_loader import GpuLoader, RankLoader
 from worker.engine.loading.hearing_loader import HearingLoader
 from worker.engine.loading.load_progress import LoadPhases, LoadProgress
 from worker.engine.loading.model_loader import LoadedModel, LoadSite, ModelLoader, OutsidePool
@@ -52,7 +52,7 @@ from worker.engine.request.step_result import BatchRunner
 from worker.engine.request.stop_check import StopCheck
 from worker.engine.request.token_functions import TokenFunctions
 from worker.engine.schedule.kv_ledger import KVLedger
-from worker.engine.schedule.scheduler import Scheduler
+from worker.engine.schedule.scheduler import Scheduler, ScheduleRules
 from worker.engine.schedule.tier_ledger import TierLedger
 from worker.engine.speculation.drafter import Drafter
 from worker.engine.speculation.drafters import make_drafter
@@ -66,7 +66,7 @@ MakeLoader: TypeAlias = Callable[[LoadSite], ModelLoader]
 # The first one that suits a model loads it.
 LOADERS: Sequence[MakeLoader] = (
     HearingLoader,
-    TensorParallelLoader,
+    RankLoader,
     EncoderLoader,
     GpuLoader,
     CpuLoader,
@@ -123,9 +123,7 @@ class EngineLoader:
         budget = StepBudget(
             self._step.max_step_tokens,
             self._step.max_running,
-            StepTargets(
-                self._config.max_step_s, self._config.target_itl_s, self._config.target_ttft_s
-            ),
+            StepTargets(self._config.max_step_s, self._target_itl_s(), self._config.target_ttft_s),
         )
         self._progress.enter("warm up", 1.0)
         num_warm_up_tokens = min(
@@ -154,7 +152,7 @@ class EngineLoader:
         scheduler, runner = self._make_books(setup, loaded, loaded.outside)
         return Engine(
             scheduler,
-            StepPipeline(scheduler, runner, int(self._step.has_overlap)),
+            StepPipeline(scheduler, runner, self._num_in_flight()),
             budget,
             StopCheck(setup.config.eos_token_ids, setup.max_context_len),
             GrammarQueue(grammars, self._config.grammar_timeout_s),
@@ -174,6 +172,17 @@ class EngineLoader:
             FreeMemory(self._gpu) if self._gpu is not None and self._on_gpu else None,
             loaded.release_cache,
         )
+
+    def _target_itl_s(self) -> float | None:
+        """What a step may take: each set of requests has one in so many."""
+        target_s = self._config.target_itl_s
+        return None if target_s is None else target_s / self._config.pp
+
+    def _num_in_flight(self) -> int:
+        """Steps that are launched before the one before them is done."""
+        if self._config.pp > 1:
+            return self._config.pp - 1
+        return int(self._step.has_overlap)
 
     def _loader(self, model_config: ModelConfig) -> ModelLoader:
         site = LoadSite(self._config, self._step, self._gpu, self._progress)
@@ -221,8 +230,9 @@ class EngineLoader:
                 max_running,
                 setup.max_context_len,
                 setup.config.vocab_size,
-                self._config.schedule_policy,
-                self._config.priority_aging_s,
+                ScheduleRules(
+                    self._config.schedule_policy, self._config.priority_aging_s, self._config.pp
+                ),
                 self._make_drafter(loaded, ledger),
                 None if outside is None else self._tier_ledger(outside, ledger),
             ),
@@ -325,21 +335,28 @@ def _default_num_threads(model_config: ModelConfig, config: EngineConfig) -> int
     return 1 if is_small else max(1, num_usable_cores() // config.num_local_ranks)
 
 
+def _host_of_ranks(config: EngineConfig) -> GpuDevice | None:
+    """None where it is not shared. The last stage has others in flight while it waits for one."""
+    if config.pp > 1:
+        return LateHostDevice()
+    return HostDevice() if config.tp > 1 else None
+
+
 def _choose_gpu(config: EngineConfig, given: GpuDevice | None) -> GpuDevice | None:
     """None for the CPU, which several ranks take for a GPU. Raises ConfigError when it must be one
     and there is none, when there is one that torch cannot use, or there are fewer than ranks.
     """
     if config.device == "cpu":
-        return HostDevice() if config.tp > 1 else None
+        return _host_of_ranks(config)
     if given is not None:
         return given
     if config.device == "cuda" and not has_gpu():
         why = gpu_obstacle() or "torch finds no NVIDIA GPU"
         raise ConfigError(f"device=cuda is not possible: {why}")
-    if config.tp > 1 and num_gpus() < config.num_local_ranks:
+    if config.num_ranks > 1 and num_gpus() < config.num_local_ranks:
         shared = "" if config.nnodes == 1 else f" with nnodes={config.nnodes}"
         raise ConfigError(
-            f"tp={config.tp}{shared} needs {config.num_local_ranks} NVIDIA GPUs, torch finds "
+            f"{config.divided_by}{shared} needs {config.num_local_ranks} NVIDIA GPUs, torch finds "
             f"{num_gpus()}; with device=cpu it can be tried without"
         )
     if has_gpu():

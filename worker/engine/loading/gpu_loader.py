@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import NoReturn
 
 from shared.errors import ConfigError
 from shared.protocol.role_cards import LOAD_WEIGHTS
@@ -14,7 +15,7 @@ from worker.engine.cuda.tensor_parallel.followers import Followers
 from worker.engine.cuda.tensor_parallel.rank_config import rank_config
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_loras import RankLoras
-from worker.engine.cuda.tensor_parallel.rank_share import divide
+from worker.engine.cuda.tensor_parallel.rank_part import rank_part
 from worker.engine.cuda.trials.kernel_trials import kernel_trials
 from worker.engine.device.gpu_device import upload
 from worker.engine.device.gpu_memory import memory_for
@@ -22,12 +23,15 @@ from worker.engine.grammar.grammar_matcher import GrammarBackend
 from worker.engine.images import ImageEncoder, VisionTower
 from worker.engine.loading import determinism, model_limits
 from worker.engine.loading.model_loader import LoadedModel, LoadSite
+from worker.engine.lora.adapter_pool import MakeProjections
+from worker.engine.lora.lora_projection import LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.model import Model
 from worker.engine.models.model_config import ModelConfig
 from worker.engine.models.model_setup import ModelSetup
 from worker.engine.models.transformers_model import TransformersModel
 from worker.engine.models.vision.tower import load_tower
+from worker.engine_link.engine_config import EngineConfig
 
 
 class GpuLoader:
@@ -52,7 +56,7 @@ class GpuLoader:
             remark="; ".join(
                 filter(None, (loaded.remark, _remark_on_states(setup.config, loaded)))
             ),
-            no_images=model_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
+            no_images=model_limits.no_images_on_gpu(setup.config, self._site.config),
             gpu=loaded.card,
         )
 
@@ -68,27 +72,28 @@ def load_on_gpu(site: LoadSite, setup: ModelSetup, group: RankGroup | None = Non
     """The first rank's share of it, where there is a group. Raises ConfigError."""
     config, step, gpu, progress = site.config, site.step, site.gpu, site.progress
     assert gpu is not None, "it is a GPU, or the CPU as several ranks take it"
-    layers = setup.config.attention_layers
+    part = setup.config
     if group is not None:
-        assert isinstance(setup.config, DecoderConfig), "no other kind is divided"
-        layers = divide(setup.config, group.size).attention_layers
+        assert isinstance(part, DecoderConfig), "no other kind is divided"
+        part = rank_part(config, part, group.rank)
     progress.enter("choose attention kernels")
     with kernel_trials(gpu) as trials:
         attention = choose_attention(
-            config, gpu, layers, setup.dtype, step, trials.stopwatch, group
+            config, gpu, part.attention_layers, setup.dtype, step, trials.stopwatch, group
         )
         progress.enter(LOAD_WEIGHTS)
         model = load_gpu_model(config, setup, gpu, progress.on_weights, trials.choose_tiles, group)
     eyes = _load_eyes(site, setup, model)
     progress.enter("capture CUDA graphs", 1.0)
-    return GpuModel(config, step, gpu, model, setup, attention, group, eyes)
+    own = dataclasses.replace(setup, config=part)
+    return GpuModel(config, step, gpu, model, own, attention, group, eyes)
 
 
 def _load_eyes(site: LoadSite, setup: ModelSetup, model: Model) -> ImageEncoder | None:
     """The tower on the GPU, or the whole model that has one. None: it takes no images there."""
     sight, tower, gpu, config = setup.config.sight, setup.config.tower, site.gpu, site.config
     assert gpu is not None, "it is a GPU"
-    if sight is None or model_limits.no_images_on_gpu(setup.config, tp=config.tp):
+    if sight is None or model_limits.no_images_on_gpu(setup.config, config):
         return None
     if tower is None:
         assert isinstance(model, TransformersModel), "no other kind sees by itself"
@@ -100,14 +105,14 @@ def _load_eyes(site: LoadSite, setup: ModelSetup, model: Model) -> ImageEncoder 
     return ImageEncoder(seer, sight, place=lambda pixels: upload(gpu, pixels))
 
 
-class TensorParallelLoader:
-    """The `ModelLoader` of tp above 1: loads the first rank's share, and starts the others."""
+class RankLoader:
+    """The `ModelLoader` of tp or pp above 1: loads rank 0's share, and starts the other ranks."""
 
     def __init__(self, site: LoadSite) -> None:
         self._site = site
 
     def suits(self, model: ModelConfig) -> bool:
-        return self._site.config.tp > 1
+        return self._site.config.num_ranks > 1
 
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
@@ -115,10 +120,11 @@ class TensorParallelLoader:
         determinism.check_on_gpu(self._site.config, setup.config)
         if not isinstance(setup.config, DecoderConfig):
             raise ConfigError(
-                f"tp={self._site.config.tp} is not possible with {setup.config.architecture}: "
-                "transformers computes it, which divides nothing; tp=1 runs it on one GPU"
+                f"{self._site.config.divided_by} is not possible with "
+                f"{setup.config.architecture}: transformers computes it, which divides nothing; "
+                "without, it runs on one GPU"
             )
-        divide(setup.config, self._site.config.tp)
+        rank_part(self._site.config, setup.config, 0)
         self._site.progress.enter("start ranks")
         config = rank_config(
             self._site.config, self._site.step, setup.config, setup.dtype, setup.max_context_len
@@ -130,8 +136,20 @@ class TensorParallelLoader:
         return LoadedModel(
             loaded.pool,
             lambda tables: loaded.make_runner(tables.all, grammars, followers),
-            RankLoras(setup.config, followers, loaded.lora_projections).make,
+            _make_projections(config, setup.config, followers, loaded),
             remark=loaded.remark,
-            no_images=model_limits.no_images_on_gpu(setup.config, tp=self._site.config.tp),
+            no_images=model_limits.no_images_on_gpu(setup.config, self._site.config),
             gpu=loaded.card,
         )
+
+
+def _make_projections(
+    config: EngineConfig, model: DecoderConfig, followers: Followers, loaded: GpuModel
+) -> MakeProjections:
+    if config.pp == 1:
+        return RankLoras(model, followers, loaded.lora_projections).make
+
+    def refuse(weights: LoraWeights) -> NoReturn:
+        raise ConfigError(f"adapters are not possible with pp={config.pp}: stages have none")
+
+    return refuse

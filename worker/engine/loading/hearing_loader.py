@@ -93,6 +93,7 @@ class HearingLoader:
                 model.max_context_len,
             ),
             ("tp", config.tp, 1),
+            ("pp", config.pp, 1),
         ):
             if value != usual:
                 raise ConfigError(

@@ -28,7 +28,7 @@ def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
         raise _not_made(model, "on a GPU they are computed in 16 bits")
 
 
-def no_images_on_gpu(model: ModelConfig, *, tp: int) -> str:
+def no_images_on_gpu(model: ModelConfig, config: EngineConfig) -> str:
     """Why images and audio are refused there; empty: they are not, or the model takes none."""
     if model.tower is None:
         return ""
@@ -38,8 +38,8 @@ def no_images_on_gpu(model: ModelConfig, *, tp: int) -> str:
     has_inputs = isinstance(model, DecoderConfig) and model.layer_inputs is not None
     if model.sight.has_axes or model.sight.is_mutual or has_inputs:
         where = "on CPUs with tp=1 alone"
-    elif tp > 1:
-        where = "with tp=1 alone"
+    elif config.num_ranks > 1:
+        where = f"with {config.divided_by.partition('=')[0]}=1 alone"
     else:
         return ""
     return f"images of {model.tower.architecture} are computed {where}: this worker serves its text"

@@ -117,7 +117,7 @@ class Engine:
     def _advance(self) -> StepDone | None:
         budget, scheduler = self._budget, self._scheduler
         num_prefill_tokens = budget.num_prefill_tokens(
-            scheduler.num_decoding, scheduler.num_waiting_tokens
+            scheduler.num_decoding_together, scheduler.num_waiting_tokens
         )
         return self._steps.advance(budget.num_tokens, num_prefill_tokens)
 

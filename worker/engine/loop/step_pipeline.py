@@ -33,13 +33,16 @@ class StepPipeline:
     """Launches the next step while up to `depth` others are in flight.
 
     With depth 0 each step is collected before the next one is planned. With depth 1 the runner
-    computes a step while the host books the one before it and plans the one behind it. Where a
+    computes a step while the host books the one before it and plans the one behind it; deeper, the
+    stages of a model compute a step each. Where a
     choice depends on the token before it (grammars, penalties), the step is computed meanwhile all
     the same: only its choice comes after the booking.
     """
 
     def __init__(self, scheduler: Scheduler, runner: BatchRunner, depth: int = 0) -> None:
-        """`depth` is 0 or 1: a request awaits one token at most."""
+        """`depth` is 0 or 1, or less than the sets of the scheduler: a request awaits one token at
+        most.
+        """
         self._scheduler = scheduler
         self._runner = runner
         self._depth = depth

@@ -8,11 +8,12 @@ from itertools import count
 from typing import Protocol
 
 import torch
-from torch.nn import functional
 
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
+from worker.engine.layers.linear import Table
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
 from worker.engine.models.decoder_config import DecoderConfig
+from worker.engine.models.decoder_ends import DecoderEntry, DecoderExit
 from worker.engine.models.decoder_weights import AttentionWeights, DecoderWeights, LayerWeights
 from worker.engine.models.dense_mlp import DenseMlp
 from worker.engine.models.expert_weights import ExpertMaker
@@ -53,11 +54,9 @@ class DecoderModel:
         self._config = config
         self._ops = ops
         self._attention_layers = attention_layers(config, weights)
-        self._table = ops.table(weights.stored_embeddings())
-        self._positions: torch.Tensor | None = None  # [num_positions, hidden_size]
-        if config.position_offset is not None:
-            self._positions = weights.positions()[config.position_offset :]
-        self._embedding_scale = config.embedding_factor(self._table.dtype)
+        table: Table | None = None
+        if config.begins_text or config.has_table_for_head:
+            table = ops.table(weights.stored_embeddings())
         self._layers = [
             make_layer(config, weights.layer(layer_id), mixer, mlp, ops, layer_id)
             for layer_id, (mixer, mlp) in enumerate(
@@ -69,9 +68,8 @@ class DecoderModel:
             )
         ]
         if config.shared_blocks is not None:
-            put_in_shared_blocks(
-                config, config.shared_blocks, self._layers, self._table, weights, ops
-            )
+            assert table is not None, "no stage shares blocks"
+            put_in_shared_blocks(config, config.shared_blocks, self._layers, table, weights, ops)
         self._inputs: LayerInputs | None = None
         if config.layer_inputs is not None:
             self._inputs = LayerInputs(config, config.layer_inputs, weights, ops)
@@ -79,10 +77,16 @@ class DecoderModel:
         if config.has_layer_scales:
             layer_ids = range(config.num_layers)
             self._ends = [LayerEnd(config, weights, each, ops) for each in layer_ids]
-        self._norm = make_norm(config, weights.norm(), ops)
-        head = weights.stored_head()
-        self._lm_head = self._table.head() if head is None else ops.head(head)
-        self._head_bias = weights.head_bias()
+        norm: Norm = NoNorm()
+        if config.ends_text or config.norms_embeddings:
+            norm = make_norm(config, weights.norm(), ops)
+        self._entry: DecoderEntry | None = None
+        if config.begins_text:
+            assert table is not None
+            self._entry = DecoderEntry(config, weights, table, norm)
+        self._exit: DecoderExit | None = None
+        if config.ends_text:
+            self._exit = DecoderExit(config, weights, ops, table, norm)
 
     @property
     def attention_layers(self) -> Sequence[AttentionLayer]:
@@ -90,11 +94,11 @@ class DecoderModel:
 
     def embeddings(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size], as the first layer is given them."""
-        embeddings = self._table.rows(input_ids)
-        return embeddings if self._embedding_scale == 1.0 else embeddings * self._embedding_scale
+        assert self._entry is not None, "it has the first layer"
+        return self._entry.embeddings(input_ids)
 
     def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
-        """[num_tokens, hidden_size], after the last norm."""
+        """[num_tokens, hidden_size], after the last norm; or the rows of the next stage."""
         return self.hidden_and_streams(batch, attention, ())[0]
 
     def hidden_and_streams(
@@ -104,15 +108,8 @@ class DecoderModel:
         last layer, what the last norm gives.
         """
         streams: list[torch.Tensor] = []
-        residual = self.embeddings(batch.input_ids)
-        if self._positions is not None:
-            residual = residual + functional.embedding(batch.positions, self._positions)
-        if self._config.norms_embeddings:
-            residual = self._norm.of(residual)
-        for each in batch.image_rows:
-            each.put_into(residual)
+        delta, residual = self._begin(batch)
         given = None if self._inputs is None else self._inputs.of(batch, residual)
-        delta = torch.zeros_like(residual)
         self._ops.begin(batch.rope_positions)
         for layer_id, layer in enumerate(self._layers, start=1):
             if layer_id - 1 in stream_layers:
@@ -124,18 +121,24 @@ class DecoderModel:
             if self._ends:
                 layer_input = None if given is None else given[layer_id - 1]
                 delta, residual = self._ends[layer_id - 1].forward(delta, residual, layer_input)
-        hidden = self._norm.of_sum(delta, residual)[0]
+        if self._exit is None:
+            return torch.stack([delta, residual], 1), streams
+        hidden = self._exit.hidden(delta, residual)
         return hidden, streams + [hidden] * (len(self._layers) in stream_layers)
+
+    def _begin(self, batch: ModelInput) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the first layer is given: the last one's output, and the stream before it."""
+        if self._entry is None:
+            assert batch.stage_rows is not None, "layers come before ours"
+            delta, residual = batch.stage_rows.unbind(1)
+            return delta.contiguous(), residual.contiguous()
+        residual = self._entry.stream(batch)
+        return torch.zeros_like(residual), residual
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] -> [num_rows, num_outputs], in the model's dtype."""
-        logits = self._lm_head(hidden)
-        if self._head_bias is not None:
-            logits = logits + self._head_bias
-        if self._config.logits_divisor != 1.0:
-            logits = logits / self._config.logits_divisor
-        soft_cap = self._config.logits_soft_cap
-        return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
+        assert self._exit is not None, "it has the last layer"
+        return self._exit.logits(hidden)
 
     def lora_projections(self, weights: LoraWeights) -> dict[str, LoraProjection]:
         """Raises ConfigError."""

@@ -140,6 +140,12 @@ class DecoderConfig(ModelConfig):
             return self
         return replace(self, query_growth=None)
 
+    @property
+    def has_table_for_head(self) -> bool:
+        """Whether its embeddings are multiplied for logits."""
+        is_tied = self.has_tied_embeddings or not self.has_head
+        return self.ends_text and is_tied and not is_classifier(self.architecture)
+
     def embedding_factor(self, dtype: torch.dtype) -> float:
         """What an embedding is multiplied with, where weights are of `dtype`."""
         if not self.is_embedding_scale_rounded:

@@ -120,7 +120,7 @@ class DecoderWeights:
         config = self._config
         if is_classifier(config.architecture):
             return self._read("score.weight", config.num_outputs, config.hidden_size)
-        if config.has_tied_embeddings or not config.has_head:
+        if config.has_table_for_head:
             return None
         codes = self._codes_of_tokens(name := "lm_head.weight")
         return self._read(name, config.vocab_size, config.hidden_size) if codes is None else codes

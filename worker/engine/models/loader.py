@@ -95,11 +95,18 @@ class CheckpointReader:
             self._note_read(stored_name)
         return codes
 
-    def finish(self, unread_prefixes: tuple[str, ...] = ()) -> None:
+    def finish(
+        self, unread_prefixes: tuple[str, ...] = (), unread_parts: tuple[str, ...] = ()
+    ) -> None:
         """The model is whole. Raises ConfigError when there are weights that it did not read, but
-        for those whose names begin so.
+        for those whose names begin so, or have such a part.
         """
-        unread = [name for name in sorted(self._unread) if not name.startswith(unread_prefixes)]
+        unread = [
+            name
+            for name in sorted(self._unread)
+            if not name.startswith(unread_prefixes)
+            and not any(part in f".{name}" for part in unread_parts)
+        ]
         check_unread(self._checkpoint.files, unread)
         self._on_progress(1.0)
 

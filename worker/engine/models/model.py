@@ -47,6 +47,11 @@ class ModelInput(Protocol):
         ...
 
     @property
+    def stage_rows(self) -> torch.Tensor | None:
+        """[num_tokens, 2, hidden_size], of the stage before; None: it is the first."""
+        ...
+
+    @property
     def image_rows(self) -> Sequence[ImageRows]: ...
 
     @property
@@ -69,7 +74,9 @@ class Model(Protocol):
         ...
 
     def hidden(self, batch: ModelInput, attention: AttentionBackend) -> torch.Tensor:
-        """[num_tokens, hidden_size] in the model's dtype: what the last norm gives."""
+        """[num_tokens, hidden_size] in the model's dtype: what the last norm gives; of a stage
+        that is not the last one, `stage_rows` of the next.
+        """
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,18 @@ class CodedValues(NamedTuple):
     bits: float
 
 
+class ModelStage(NamedTuple):
+    """Layers [begin, end) of a model, in a process of their own.
+
+    Before the first of all layers it has the embeddings, behind the last one norm and head.
+    """
+
+    begin: int
+    end: int
+    is_first: bool
+    is_last: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Known before weights are read. Each kind of model adds its own."""
@@ -47,6 +59,7 @@ class ModelConfig:
     stored_dtype: str  # of the checkpoint: "float32", "bfloat16", "float16"
     eos_token_ids: tuple[int, ...]
     unread_prefixes: tuple[str, ...] = ()  # of tensors that are of no use here
+    unread_parts: tuple[str, ...] = ()  # the same, of names with a dot before them
     sight: SightCard | None = None  # None: it takes no images
     sound: SoundCard | None = None  # None: its chats take no audio
     tower: TowerConfig | None = None  # None: it has none, or the model is computed with it
@@ -56,6 +69,17 @@ class ModelConfig:
     num_expert_values: int = 0  # of weights that our C++ can multiply in their codes by themselves
     coded_values: tuple[CodedValues, ...] = ()  # that it may multiply in codes, of all weights
     has_coded_table: bool = False  # embeddings are among them
+    stage: ModelStage | None = None  # of a larger model, whose other layers are elsewhere
+
+    @property
+    def begins_text(self) -> bool:
+        """Whether its first layer is given embeddings."""
+        return self.stage is None or self.stage.is_first
+
+    @property
+    def ends_text(self) -> bool:
+        """Whether its last layer gives what logits are made of."""
+        return self.stage is None or self.stage.is_last
 
     @property
     def num_outputs(self) -> int:

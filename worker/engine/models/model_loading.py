@@ -139,4 +139,4 @@ def _open_checkpoint(
     with open_checkpoint(model_path) as checkpoint:
         reader = CheckpointReader(checkpoint, dtype, on_progress)
         yield reader
-        reader.finish(config.unread_prefixes)
+        reader.finish(config.unread_prefixes, config.unread_parts)

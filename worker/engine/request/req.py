@@ -57,6 +57,7 @@ class Req:
         "hidden_sum",
         "images",
         "last_match",
+        "last_step",
         "lock_node",
         "logit_rules",
         "matcher",
@@ -146,6 +147,7 @@ class Req:
         # Of steps in flight:
         self.num_in_flight = 0  # tokens that go through the model
         self.num_awaited = 0  # tokens that will be chosen: at most one, when another step follows
+        self.last_step = -1  # that it decoded in
         # Of the KV ledger:
         self.row = -1
         self.num_pages = 0

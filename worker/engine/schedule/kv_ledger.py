@@ -10,6 +10,7 @@ from worker.engine.cache.page_allocator import PageAllocator
 from worker.engine.cache.radix_cache import MatchResult, RadixCache
 from worker.engine.cache.radix_node import RadixNode
 from worker.engine.cache.req_to_token_pool import PageTables, ReqToTokenPool
+from worker.engine.cache.spare_pages import SparePages
 from worker.engine.cache.state_snapshots import StateSnapshots
 from worker.engine.cache.window_pages import WindowPages
 from worker.engine.request.req import Req
@@ -65,7 +66,7 @@ class KVLedger:
         self.num_prefix_hits = 0  # of which were found
         self._fresh_pages: list[int] = []  # handed out since `take_fresh_pages`
         self._evicted: list[RadixNode] = []  # for pages of others, since `take_evicted`
-        self._spare_pages: list[int] = []  # free as soon as no step in flight uses them
+        self._spares = SparePages(self.allocator)
 
     @property
     def page_tables(self) -> PageTables:
@@ -218,7 +219,7 @@ class KVLedger:
         # Where another request was first, the cache's page replaces ours: the same tokens.
         self.req_to_token.write_pages(req.row, start, result.pages)
         if req.num_in_flight:  # with a page table that has them
-            self._spare_pages += result.duplicates
+            self._spares.put(result.duplicates)
         else:
             self.allocator.free(result.duplicates)
         req.lock_node = result.node
@@ -228,12 +229,11 @@ class KVLedger:
         if self.windows is not None:
             self.windows.put(req, start)
 
-    def free_spares(self) -> None:
-        """Steps that were launched before the last `commit` are done."""
-        self.allocator.free(self._spare_pages)
-        self._spare_pages.clear()
+    def free_spares(self, num_in_flight: int) -> None:
+        """A step is done, and is to be booked; behind it so many are in flight."""
+        self._spares.on_step(num_in_flight)
         if self.windows is not None:
-            self.windows.free_spares()
+            self.windows.spares.on_step(num_in_flight)
 
     def release(self, req: Req, *, keep: bool = True) -> RadixNode | None:
         """Takes back all that it holds; with `keep` its computed pages stay in the cache. Returns
@@ -294,10 +294,10 @@ class KVLedger:
             raise RuntimeError(f"{self.req_to_token.num_rows - num_rows} rows lost")
         cached = [node.page for node in self.cache.nodes()]
         owned = [page for req in running for page in self._own_pages(req)]
-        num_accounted = self.allocator.num_free + len(cached) + len(owned) + len(self._spare_pages)
+        in_use = [*cached, *owned, *self._spares]
+        num_accounted = self.allocator.num_free + len(in_use)
         if num_accounted != self.num_pages:
             raise RuntimeError(f"{self.num_pages - num_accounted} pages lost")
-        in_use = cached + owned + self._spare_pages
         if len(set(in_use)) != len(in_use) or any(map(self.allocator.is_free, in_use)):
             raise RuntimeError("a page is in two places")
         for req in running:

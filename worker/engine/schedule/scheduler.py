@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from shared.protocol.finish import Finish, FinishReason
 from worker.engine.request.req import Req, ReqStatus
 from worker.engine.request.schedule_batch import ScheduleBatch, ScheduledReq
@@ -21,6 +23,17 @@ from worker.engine.speculation.drafter import Drafter
 from worker.engine_link.engine_messages import EngineLoad, RunOutput, TierLoad
 
 
+class ScheduleRules(NamedTuple):
+    """Who runs first, and who with whom."""
+
+    policy: SchedulePolicy = "fcfs"
+    aging_s: float = DEFAULT_AGING_S
+    num_sets: int = 1  # in which requests decode, so that as many steps are in flight
+
+
+DEFAULT_RULES = ScheduleRules()
+
+
 class Scheduler:
     """Continuous batching under one token budget a step.
 
@@ -28,6 +41,9 @@ class Scheduler:
     chunks, oldest first. A request that shares a prefix with one whose prefill runs waits until it
     is in the cache. When pages run out, a request is retracted: it waits at its old place, and its
     computed pages stay in the cache as long as nobody needs them.
+
+    With several sets a step has its share of those that decode, and none whose token is awaited:
+    what a step chooses is known before the same requests are in another one.
     """
 
     def __init__(
@@ -36,8 +52,7 @@ class Scheduler:
         max_running: int,
         max_context_len: int,
         vocab_size: int,
-        policy: SchedulePolicy = "fcfs",
-        aging_s: float = DEFAULT_AGING_S,
+        rules: ScheduleRules = DEFAULT_RULES,
         drafter: Drafter | None = None,
         tier: TierLedger | None = None,  # None: pages that leave the pool are gone
     ) -> None:
@@ -47,9 +62,11 @@ class Scheduler:
         self._vocab_size = vocab_size
         self._max_running = max_running
         self._max_context_len = max_context_len
-        self._reqs = LiveReqs(ledger, WaitingQueue(aging_s), drafter, tier)
+        self._num_sets = rules.num_sets
+        self._num_planned = 0  # steps
+        self._reqs = LiveReqs(ledger, WaitingQueue(rules.aging_s), drafter, tier)
         self._results = ResultTaker(self._reqs, drafter)
-        self._admission_order = AdmissionOrder(policy, aging_s, ledger)
+        self._admission_order = AdmissionOrder(rules.policy, rules.aging_s, ledger)
         self._num_in_flight = 0  # steps
         self._ended: list[RunOutput] = []  # without a step: not told yet
         self._begun: list[Req] = []  # since it was asked last
@@ -64,6 +81,11 @@ class Scheduler:
     def num_decoding(self) -> int:
         """Requests whose prompt is in steps altogether, and who are not done."""
         return len(self._reqs.running) - len(self._reqs.prefilling)
+
+    @property
+    def num_decoding_together(self) -> int:
+        """How many of these a step has, if all steps have equal shares."""
+        return -(-self.num_decoding // self._num_sets)
 
     @property
     def num_waiting_tokens(self) -> int:
@@ -150,7 +172,7 @@ class Scheduler:
     def process(self, batch: ScheduleBatch, result: StepResult) -> list[RunOutput]:
         """Books a computed step."""
         self._num_in_flight -= 1
-        self._ledger.free_spares()
+        self._ledger.free_spares(self._num_in_flight)
         outputs = self._results.take(batch, result)
         self._reserve_ratio.on_step()
         if self._drafter is not None:
@@ -247,7 +269,7 @@ class Scheduler:
         """Those with a token each, and those that also have guesses."""
         entries: list[ScheduledReq] = []
         prefilling, drafter = self._reqs.prefilling, self._drafter
-        for req in self._reqs.running:
+        for req in self._reqs.running if self._num_sets == 1 else self._next_set():
             # As `_can_decode`, without calls: this is asked of every request in every step.
             num_awaited = req.num_awaited
             end = len(req.token_ids) + num_awaited
@@ -264,6 +286,12 @@ class Scheduler:
         if drafter is None or not any(drafter.wants(entry.req) for entry in entries):
             return entries, []
         return self._plan_drafts(drafter, entries, token_budget)
+
+    def _next_set(self) -> list[Req]:
+        """A share of those that decode: who have waited longest of those whose tokens are known."""
+        ready = [req for req in self._reqs.running if not req.num_awaited and self._can_decode(req)]
+        ready.sort(key=lambda req: req.last_step)
+        return ready[: self.num_decoding_together]
 
     def _plan_drafts(
         self, drafter: Drafter, entries: list[ScheduledReq], token_budget: int
@@ -298,12 +326,14 @@ class Scheduler:
             req = entry.req
             req.num_in_flight += 1
             req.num_awaited += 1
+            req.last_step = self._num_planned
         for entry in others:
             entry.req.num_in_flight += entry.num_tokens
             if entry.num_samples:
                 entry.req.num_awaited += 1
                 self._reqs.prefilling.pop(entry.req.run_id, None)
-        may_await = self._num_in_flight > 0
+        self._num_planned += 1
+        may_await = self._num_in_flight > 0 and self._num_sets == 1
         self._num_in_flight += 1
         entries = plain + others
         chooses_late = may_await and any(

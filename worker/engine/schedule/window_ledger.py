@@ -9,6 +9,7 @@ from itertools import islice
 from worker.engine.cache.radix_cache import MatchResult
 from worker.engine.cache.radix_node import RadixNode
 from worker.engine.cache.req_to_token_pool import ReqToTokenPool
+from worker.engine.cache.spare_pages import SparePages
 from worker.engine.cache.window_pages import OwnWindow, WindowPages
 from worker.engine.request.req import Req
 from worker.engine.schedule.snapshot_planner import borders_of
@@ -31,7 +32,7 @@ class WindowLedger:
         # Its rows are those of the ledger; entries before and behind what a row holds are padding
         self.req_to_token = ReqToTokenPool(num_rows, max_pages, pages.allocator.padding_page)
         self._fresh_pages: list[int] = []
-        self._spare_pages: list[int] = []
+        self.spares = SparePages(pages.allocator)
 
     def begin(self, req: Req, match: MatchResult) -> None:
         """It has a row, and goes on behind what was found."""
@@ -76,7 +77,7 @@ class WindowLedger:
             if node.window_page is None:
                 pages.put(node, page)
             elif req.num_in_flight:  # with a page table that has it
-                self._spare_pages.append(page)
+                self.spares.put([page])
             else:
                 pages.allocator.free([page])
             pages.hold(node)
@@ -96,14 +97,10 @@ class WindowLedger:
         pages, self._fresh_pages = self._fresh_pages, []
         return pages
 
-    def free_spares(self) -> None:
-        self.pages.allocator.free(self._spare_pages)
-        self._spare_pages.clear()
-
     def check_integrity(self, cached: Collection[RadixNode], running: Collection[Req]) -> None:
         """Raises RuntimeError when a page is lost, in two places, or held by nobody."""
         owned = [page for req in running for page in self._own_pages(req)]
-        self.pages.check_integrity(cached, owned + self._spare_pages)
+        self.pages.check_integrity(cached, [*owned, *self.spares])
         for req in running:
             own = _own(req)
             assert req.lock_node is not None

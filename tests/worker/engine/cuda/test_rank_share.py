@@ -97,11 +97,7 @@ def logits(
 ) -> torch.Tensor:
     """[num_tokens, vocab_size] of the prompt, computed by a rank, or alone."""
     config = whole if group is None else divide(whole, group.size)
-    layers = config.attention_layers
-    ops: LayerOps = TorchLayerOps(
-        LayerRopes.of(config, config.max_context_len, torch.float32), layers, PlainLinears()
-    )
-    share = None
+    ops, share = torch_ops(config), None
     if group is not None:
         ops = RankLayerOps(ops, group, adds_in_order=True)
         of_rank = RankShare(whole, group.rank, group.size)
@@ -109,30 +105,44 @@ def logits(
         adapter = adapter and of_rank.lora(adapter)
     with open_weights(whole, path, "safetensors", torch.float32, lambda _: None) as reader:
         model = DecoderModel(config, reader, ops, share=share)
-    num_pages = -(-len(PROMPT) // PAGE_SIZE)
-    pool = KVCachePool(KVLayout.of(layers, torch.float32, PAGE_SIZE), num_pages)
-    forward = TorchForward(model, TorchAttentionBackend(pool, model.attention_layers))
-    places = torch.arange(len(PROMPT))
     loras = None
     if adapter is not None:
         loaded = LoraAdapter("one", model.lora_projections(adapter))
-        loras = LoraBatch([LoraRows(loaded, places)])
+        loras = LoraBatch([LoraRows(loaded, torch.arange(len(PROMPT)))])
     with torch.inference_mode():
-        return forward.logits(
-            forward.hidden(
-                ForwardBatch(
-                    forward_mode=ForwardMode.EXTEND,
-                    input_ids=torch.tensor(PROMPT),
-                    positions=places,
-                    out_loc=places,
-                    query_lens=[len(PROMPT)],
-                    seq_lens=[len(PROMPT)],
-                    page_table=torch.arange(num_pages, dtype=torch.int32)[None],
-                    sample_idx=places,
-                    loras=loras,
-                )
-            )
+        return model.logits(hidden_of(model, config, loras=loras)).float()
+
+
+def torch_ops(config: DecoderConfig) -> LayerOps:
+    ropes = LayerRopes.of(config, config.max_context_len, torch.float32)
+    return TorchLayerOps(ropes, config.attention_layers, PlainLinears())
+
+
+def hidden_of(
+    model: DecoderModel,
+    config: DecoderConfig,
+    stage_rows: torch.Tensor | None = None,
+    loras: LoraBatch | None = None,
+) -> torch.Tensor:
+    """What a model that `config` describes makes of the prompt."""
+    num_pages = -(-len(PROMPT) // PAGE_SIZE)
+    pool = KVCachePool(KVLayout.of(config.attention_layers, torch.float32, PAGE_SIZE), num_pages)
+    forward = TorchForward(model, TorchAttentionBackend(pool, model.attention_layers))
+    places = torch.arange(len(PROMPT))
+    return forward.hidden(
+        ForwardBatch(
+            forward_mode=ForwardMode.EXTEND,
+            input_ids=torch.tensor(PROMPT),
+            positions=places,
+            out_loc=places,
+            query_lens=[len(PROMPT)],
+            seq_lens=[len(PROMPT)],
+            page_table=torch.arange(num_pages, dtype=torch.int32)[None],
+            sample_idx=places,
+            stage_rows=stage_rows,
+            loras=loras,
         )
+    )
 
 
 def in_ranks(num_ranks: int, work: Callable[[ThreadRank], torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -203,7 +203,8 @@ def test_of_heads_that_torch_computes(family: str, kind: MadeFormat, tmp_path: P
         Rig(source, dtype="bfloat16", quantization=kind, max_step_tokens=size) for size in (33, 160)
     ]
     for rig in rigs:
-        head = rig.decoder._lm_head
+        assert rig.decoder._exit is not None
+        head = rig.decoder._exit._lm_head
         assert isinstance(head, NativeLinear)
         assert head._owner.num_coded == config.num_coded_projection_values
         assert "multiplied as such" in rig.loop._ready.remark

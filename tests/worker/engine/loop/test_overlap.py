@@ -167,7 +167,7 @@ def test_pages_that_another_put_into_the_cache_first_are_freed_later(
     spares = []
     while stage.scheduler.has_work:
         stage.step()
-        spares.append(len(stage.ledger._spare_pages))
+        spares.append(len([*stage.ledger._spares]))
     stage.run()
     assert max(spares) > 0
     assert_all_free(stage)

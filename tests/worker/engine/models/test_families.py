@@ -132,4 +132,5 @@ def test_gemma_scales_embeddings_as_it_was_trained(tmp_path: Path) -> None:
         assert isinstance(forward, TorchForward)
         decoder = forward._model
         assert isinstance(decoder, DecoderModel)
-        assert decoder._embedding_scale == pytest.approx(factor, rel=1e-6)
+        assert decoder._entry is not None
+        assert decoder._entry._embedding_scale == pytest.approx(factor, rel=1e-6)

@@ -68,6 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         model=st.sampled_from([next_token, looping_token]),
         speculate=st.sampled_from(list(DRAFTERS)),
         overlap_depth=st.integers(0, 1),
+        num_sets=st.sampled_from([1, 1, 2, 3]),
         eos_token_ids=st.sampled_from([(), (3,)]),
         policy=st.sampled_from(["fcfs", "lpm"]),
         max_prefill_tokens=st.none() | st.integers(1, 8),
@@ -85,6 +86,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         model: Model,
         speculate: str,
         overlap_depth: int,
+        num_sets: int,
         eos_token_ids: tuple[int, ...],
         policy: SchedulePolicy,
         max_prefill_tokens: int | None,
@@ -93,7 +95,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_gain_tokens: int,
         window: int,
     ) -> None:
-        """No guess may come by states."""
+        """No guess may come by states, nor by sets of requests, which have pages alone."""
+        if num_sets > 1:
+            overlap_depth, kind, speculate = 0, "pages", "off"
         keeps_states = kind == "states"
         self.tier = FakeTier() if kind == "tier" else None
         self.stage = Stage(
@@ -105,6 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             model=model,
             drafter=None if keeps_states else DRAFTERS[speculate](),
             overlap_depth=overlap_depth,
+            num_sets=num_sets,
             eos_token_ids=eos_token_ids,
             policy=policy,
             max_prefill_tokens=max_prefill_tokens,
@@ -241,7 +246,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if is_free:
                 holders[page].add("free")
         paths = {page: path for path, page in cached_prefixes(ledger.cache).items()}
-        for page in ledger._spare_pages:
+        for page in ledger._spares:
             holders[page].add("spare")
         for page in paths:
             holders[page].add("cached")

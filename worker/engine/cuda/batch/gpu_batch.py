@@ -69,6 +69,7 @@ class GpuBatch:
     num_decode: int  # rows of one token
     seq_lens: torch.Tensor  # [num_rows] int32
     page_table: torch.Tensor  # [num_rows, max_pages] int32
+    stage_rows: torch.Tensor | None = None  # [num_tokens, 2, hidden_size]
     image_rows: Sequence[ImageRows] = ()
     loras: LoraBatch | None = None
     states: StepStates | None = None  # None: no layer of the model keeps one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import sys
@@ -29,7 +30,7 @@ from worker.engine.cuda.tensor_parallel.rank_orders import (
     RunHead,
     RunStep,
 )
-from worker.engine.cuda.tensor_parallel.rank_share import divide
+from worker.engine.cuda.tensor_parallel.rank_part import rank_part
 from worker.engine.cuda.trials.kernel_trials import kernel_trials
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.lora.lora_adapter import lora_batch
@@ -88,7 +89,7 @@ class Follower:
         if len(step.adapters):
             loras = lora_batch(self._loras.of_rows(step.adapters), step.plan.query_lens)
         self._runner.compute(step, loras=loras)
-        if step.plan.num_samples and not step.chooses_late:
+        if step.plan.num_samples and not step.chooses_late and self._runner.chooses:
             self._keep(step.plan.sample_rows)
 
     def _keep(self, sample_rows: Ints) -> None:
@@ -108,10 +109,10 @@ def main(argv: list[str]) -> int:
     config = EngineConfig.from_json(argv[3])
     setup_logging("engine", config.log_level, config.log_format)
     try:
-        sockets = RankSockets(rank, config.tp, [socket.socket(fileno=sums_fd)])
+        sockets = RankSockets(rank, config.num_ranks, [socket.socket(fileno=sums_fd)])
         _make_follower(config, sockets, inbox).run()
     except ConfigError as exc:
-        sys.stderr.write(f"rank {rank} of {config.tp}: {exc}\n")
+        sys.stderr.write(f"rank {rank} of {config.num_ranks}: {exc}\n")
         orders.sendall(bytes([CANNOT_LOAD]))
         return CANNOT_LOAD
     except Exception:
@@ -129,16 +130,17 @@ def _make_follower(config: EngineConfig, sockets: RankSockets, inbox: OrderInbox
     assert config.max_context_len is not None, "rank 0 has chosen it"
     setup = ModelSetup(model_config, DTYPES[config.dtype], config.max_context_len)
     step = StepLimits.of(config, on_gpu=True)
-    layers = divide(model_config, config.tp).attention_layers
+    part = rank_part(config, model_config, group.rank)
     with torch.inference_mode():
         with kernel_trials(device) as trials:
             attention = choose_attention(
-                config, device, layers, setup.dtype, step, trials.stopwatch, group
+                config, device, part.attention_layers, setup.dtype, step, trials.stopwatch, group
             )
             model = load_gpu_model(
                 config, setup, device, lambda _: None, trials.choose_tiles, group
             )
-        loaded = GpuModel(config, step, device, model, setup, attention, group)
+        own = dataclasses.replace(setup, config=part)
+        loaded = GpuModel(config, step, device, model, own, attention, group)
     settle_garbage()
     loras = FollowerLoras(loaded.lora_projections, setup.dtype)
     return Follower(device, loaded.rank_runner, inbox, loras, model_config.hidden_size, setup.dtype)

@@ -288,7 +288,8 @@ class GpuRunner:
     @torch.inference_mode()
     def _host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The logits of rows on the host, where they stay: for prompts that are scored."""
-        self._send(RunHead(len(hidden)))
+        if self._rank.shares_head:
+            self._send(RunHead(len(hidden)))
         parts = compute_halved(hidden, self._head, _halves)
         self._device.mark().wait()
         return torch.cat([logits for part in parts for logits in part])

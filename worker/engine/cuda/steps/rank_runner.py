@@ -12,6 +12,7 @@ from worker.engine.cuda.steps.gpu_state import GpuState
 from worker.engine.cuda.steps.step_graphs import Computed, StepGraphs
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.cuda.tensor_parallel.rank_orders import RunStep
+from worker.engine.cuda.tensor_parallel.stage_link import StageLink
 from worker.engine.device.gpu_device import GpuDevice, upload
 from worker.engine.lora.lora_adapter import LoraBatch
 from worker.engine.models.model import ImageRows
@@ -32,7 +33,8 @@ class RankRunner:
         device: GpuDevice,
         state: GpuState,
         graphs: StepGraphs,
-        group: RankGroup | None = None,  # None: it is the only one
+        group: RankGroup | None = None,  # None: no other one has a part of the same layers
+        link: StageLink | None = None,  # None: no other one has other layers
     ) -> None:
         self._device = device
         self._forward = state.forward
@@ -40,6 +42,17 @@ class RankRunner:
         self._states = state.states
         self._graphs = graphs
         self._group = group
+        self._link = link
+
+    @property
+    def chooses(self) -> bool:
+        """Whether tokens are chosen of what it computes."""
+        return self._link is None or self._link.is_last
+
+    @property
+    def shares_head(self) -> bool:
+        """Whether it takes other ranks to compute logits."""
+        return self._group is not None
 
     def plan_states(self, batch: ScheduleBatch) -> StatePlan | None:
         """Before the step is enqueued. None: the model keeps no states."""
@@ -52,23 +65,39 @@ class RankRunner:
         loras: LoraBatch | None = None,
         states: StatePlan | None = None,
     ) -> Computed:
-        plan, shape = step.plan, None
+        plan = step.plan
         if step.page_updates.shape[1]:
             self._inputs.page_table.apply(upload(self._device, step.page_updates))
         if states is not None:
             self._of_states.prepare(states)
-        if loras is None and not image_rows:
-            shape = self._graphs.shape_for(plan, reads_hidden=step.reads_hidden)
-        if shape is not None:
-            computed = self._graphs.run(plan, shape)
-            if states is not None:
-                self._of_states.keep_marked(states)
-        else:
-            computed = Computed(self._hidden(step, image_rows, loras, states), None)
+        computed = self._of_layers(step, image_rows, loras, states)
         hidden = computed.hidden
+        if self._link is not None and not self._link.is_last:
+            assert hidden is not None, "its graphs give nothing else"
+            self._link.give(hidden)
+            return Computed(None, None)
         if hidden is not None and plan.num_samples:
             logits = self._forward.logits(hidden[upload(self._device, plan.sample_idx)])
             return Computed(hidden, logits)
+        return computed
+
+    def _of_layers(
+        self,
+        step: RunStep,
+        image_rows: Sequence[ImageRows],
+        loras: LoraBatch | None,
+        states: StatePlan | None,
+    ) -> Computed:
+        """Runs the layers in a graph, where one has room for the step."""
+        plan, shape = step.plan, None
+        stage_rows = None if self._link is None else self._link.take(plan.num_tokens)
+        if loras is None and not image_rows:
+            shape = self._graphs.shape_for(plan, reads_hidden=step.reads_hidden)
+        if shape is None:
+            return Computed(self._hidden(step, stage_rows, image_rows, loras, states), None)
+        computed = self._graphs.run(plan, shape, stage_rows)
+        if states is not None:
+            self._of_states.keep_marked(states)
         return computed
 
     def keep(self, token_ids: torch.Tensor, sample_rows: Ints) -> None:
@@ -93,6 +122,7 @@ class RankRunner:
     def _hidden(
         self,
         step: RunStep,
+        stage_rows: torch.Tensor | None,
         image_rows: Sequence[ImageRows],
         loras: LoraBatch | None,
         states: StatePlan | None,
@@ -107,6 +137,7 @@ class RankRunner:
         return self._forward.hidden(
             dataclasses.replace(
                 batch,
+                stage_rows=stage_rows,
                 image_rows=image_rows,
                 loras=loras,
                 states=None if states is None else self._of_states.states(states),

@@ -105,7 +105,13 @@ class StepGraphs:
         make = functools.partial(torch.empty, device=device.torch_device)
         self._packed = make(most_values, dtype=torch.int64)
         self._logits = make(most_rows, model_config.num_outputs)  # of steps that decode
-        self._hidden = make(most_tokens, model_config.hidden_size, dtype=dtype)  # of others
+        size = model_config.hidden_size
+        self._stage_rows: torch.Tensor | None = None  # [most_tokens, 2, hidden_size]
+        if not model_config.begins_text:
+            self._stage_rows = make(most_tokens, 2, size, dtype=dtype)
+        self._gives_logits = model_config.ends_text
+        hidden_shape = (most_tokens, size) if self._gives_logits else (most_tokens, 2, size)
+        self._hidden = make(*hidden_shape, dtype=dtype)  # of others
         self._draws: CapturedDraws | None = None
         if draws is not None:
             self._draws = CapturedDraws(device, draws, state.inputs, self._logits, self._packed)
@@ -129,11 +135,13 @@ class StepGraphs:
                 return shape
         return None
 
-    def run(self, plan: StepPlan, shape: StepShape) -> Computed:
+    def run(self, plan: StepPlan, shape: StepShape, stage_rows: torch.Tensor | None) -> Computed:
         """Part of enqueued work."""
         self._send(plan, shape)
+        if stage_rows is not None and self._stage_rows is not None:
+            self._stage_rows[: plan.num_tokens].copy_(stage_rows)
         self._graphs[shape]()
-        if shape.is_decode:
+        if shape.is_decode and self._gives_logits:
             draw = None if self._draws is None else functools.partial(self._draws.draw, shape)
             return Computed(None, self._logits[: len(plan.rows)], draw)
         return Computed(self._hidden[: plan.num_tokens], None)
@@ -162,8 +170,10 @@ class StepGraphs:
     def _compute(self, shape: StepShape) -> None:
         forward = self._forward(shape)
         batch = self._inputs.batch(self._packed[: packed_size(shape)], shape)
-        hidden = forward.hidden(dataclasses.replace(batch, states=self._states_of(shape)))
-        if shape.is_decode:
+        rows = None if self._stage_rows is None else self._stage_rows[: shape.num_tokens]
+        batch = dataclasses.replace(batch, states=self._states_of(shape), stage_rows=rows)
+        hidden = forward.hidden(batch)
+        if shape.is_decode and self._gives_logits:
             forward.write_logits(hidden, self._logits[: shape.num_rows])
         else:
             self._hidden[: shape.num_tokens].copy_(hidden)

@@ -57,7 +57,7 @@ class Followers:
         followers = [_start(config, rank) for rank in range(1, config.num_local_ranks)]
         if config.nnodes > 1:
             followers += _await_others(config, on_awaited, on_missing)
-        sockets = RankSockets(0, config.tp, [each.link.sums for each in followers])
+        sockets = RankSockets(0, config.num_ranks, [each.link.sums for each in followers])
         return cls(RankGroup.join(device, sockets, config.node_address), followers)
 
     def send(self, order: RankOrder) -> None:
@@ -74,7 +74,7 @@ class Followers:
 
 def _start(config: EngineConfig, rank: int) -> _Follower:
     ours, theirs = RankLink.pair()
-    return _watched(_Follower(rank, ours, start_rank(config, rank, theirs)), config.tp)
+    return _watched(_Follower(rank, ours, start_rank(config, rank, theirs)), config.num_ranks)
 
 
 def _await_others(
@@ -99,8 +99,8 @@ def _await_others(
         ) from exc
     on_awaited(RanksAwaited(config.node_address, listener.port, secret, config.to_json()))
     found = [
-        _watched(_Follower(rank, link, None), config.tp)
-        for rank, link in listener.links(range(config.num_local_ranks, config.tp), report)
+        _watched(_Follower(rank, link, None), config.num_ranks)
+        for rank, link in listener.links(range(config.num_local_ranks, config.num_ranks), report)
     ]
     return sorted(found, key=lambda each: each.rank)
 

@@ -9,7 +9,7 @@ import torch
 from worker.engine.cache.page_allocator import PoolNeeds, num_kv_pages
 from worker.engine.cuda.cuda_device import CudaDevice
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
-from worker.engine.cuda.tensor_parallel.rank_share import divide
+from worker.engine.cuda.tensor_parallel.rank_part import rank_part
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
 from worker.engine.models.decoder_config import DecoderConfig
@@ -26,7 +26,7 @@ def rank_config(
     max_context_len: int,
 ) -> EngineConfig:
     """The configuration of all ranks. Raises ConfigError when the model cannot be divided."""
-    share = divide(model_config, config.tp)
+    parts = [rank_part(config, model_config, rank) for rank in range(config.num_ranks)]
     settled = dataclasses.replace(
         config,
         dtype=next(name for name, each in DTYPES.items() if each == dtype),
@@ -39,7 +39,7 @@ def rank_config(
     if config.device != "cpu":
         return settled
     kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
-    needs = PoolNeeds(config.page_size, share.kv_bytes_per_token(kv_dtype))
+    needs = PoolNeeds(config.page_size, max(each.kv_bytes_per_token(kv_dtype) for each in parts))
     num_pages, _ = num_kv_pages(config, needs)
     return dataclasses.replace(
         settled,

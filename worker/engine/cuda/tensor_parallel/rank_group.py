@@ -47,23 +47,28 @@ class RankSockets:
             if self.rank == 0:
                 each.sendall(values)
             else:
-                _receive(each, values)
+                receive(each, values)
 
     def meet(self) -> None:
         """Waits for the others, as long as it takes."""
         self._limit(None)
         self._gather(memoryview(b"0"), memoryview(bytearray(self.size)))
 
+    def settled(self) -> list[socket.socket]:
+        """The sockets for what is sent from now on: each waits as long as it takes."""
+        self._limit(None)
+        return [*self._sockets]
+
     def _gather(self, values: memoryview, parts: memoryview) -> None:
         if self.rank != 0:
             (first,) = self._sockets
             first.sendall(values)
-            _receive(first, parts)
+            receive(first, parts)
             return
         num_bytes = len(values)
         parts[:num_bytes] = values
         for rank, each in enumerate(self._sockets, 1):
-            _receive(each, parts[rank * num_bytes : (rank + 1) * num_bytes])
+            receive(each, parts[rank * num_bytes : (rank + 1) * num_bytes])
         for each in self._sockets:
             each.sendall(parts)
 
@@ -72,7 +77,8 @@ class RankSockets:
             each.settimeout(None if timeout is None else timeout.total_seconds())
 
 
-def _receive(sock: socket.socket, into: memoryview) -> None:
+def receive(sock: socket.socket, into: memoryview) -> None:
+    """Raises OSError."""
     while into:
         num_bytes = sock.recv_into(into)
         if not num_bytes:
@@ -89,7 +95,7 @@ class RankGroup:
 
     def __init__(self, sockets: RankSockets, *, on_gpu: bool = False) -> None:
         self._sockets = sockets
-        self._on_gpu = on_gpu
+        self.on_gpu = on_gpu
         self.rank = sockets.rank
         self.size = sockets.size
 
@@ -125,18 +131,18 @@ class RankGroup:
     def _parts(self, values: torch.Tensor) -> torch.Tensor:
         """[size, ...], those of rank 0 first."""
         parts = values.new_empty(self.size, *values.shape)
-        if self._on_gpu:
+        if self.on_gpu:
             dist.all_gather(list(parts.unbind(0)), values)
         else:
-            self._sockets.gather(_bytes_of(values), _bytes_of(parts))
+            self._sockets.gather(bytes_of(values), bytes_of(parts))
         return parts
 
     def share(self, values: torch.Tensor) -> None:
         """In place: rank 0's."""
-        if self._on_gpu:
+        if self.on_gpu:
             dist.broadcast(values, 0)
         else:
-            self._sockets.share(_bytes_of(values))
+            self._sockets.share(bytes_of(values))
 
     def first(self, values: Sequence[int], device: torch.device) -> list[int]:
         """Rank 0's. Waits for the others, as `meet` does."""
@@ -151,6 +157,18 @@ class RankGroup:
         self.meet()
         return int(self._parts(torch.tensor([value], device=device)).min())
 
+    def send(self, values: torch.Tensor, rank: int) -> None:
+        """Sends to one other rank, which receives as many. On GPUs alone."""
+        dist.send(values, rank)
+
+    def receive(self, values: torch.Tensor, rank: int) -> None:
+        """Fills `values` with what the other rank sends. On GPUs alone."""
+        dist.recv(values, rank)
+
+    def settled(self) -> list[socket.socket]:
+        """The sockets, for something else than ranks have in common."""
+        return self._sockets.settled()
+
     def meet(self) -> None:
         """Waits for the others, who read weights, try kernels and compile at their own pace. What
         a device waits for in a sum ends with TIMEOUT.
@@ -158,7 +176,7 @@ class RankGroup:
         self._sockets.meet()
 
 
-def _bytes_of(values: torch.Tensor) -> memoryview:
+def bytes_of(values: torch.Tensor) -> memoryview:
     """Its own, to be read and written."""
     return values.view(torch.uint8).numpy().data.cast("B")
 
