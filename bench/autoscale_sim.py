@@ -22,8 +22,8 @@ import numpy as np
 
 from bench.autoscale_traffic import SHAPES, Arrivals, make_arrivals
 from bench.simulated_pool import Outcome, Rule, SimulatedPool, WorkerModel
-from deploy.autoscale.autoscaler import Autoscaler, ScalePolicy
-from deploy.autoscale.pool_snapshot import PoolSnapshot
+from deploy.scaling.autoscaler import Autoscaler, ScalePolicy
+from deploy.scaling.pool_snapshot import PoolSnapshot
 
 MEAN_TOKENS = 400.0
 DURATION_S = 7200.0

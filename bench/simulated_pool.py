@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.autoscale_traffic import Arrivals
-from deploy.autoscale.pool_snapshot import PoolSnapshot
+from deploy.scaling.pool_snapshot import PoolSnapshot
 
 Rule = Callable[[PoolSnapshot], int]  # how many workers there should be
 

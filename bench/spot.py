@@ -28,7 +28,7 @@ import numpy as np
 from bench.autoscale_sim import INTERVAL_S, PEAK_LOAD, scaled_by
 from bench.autoscale_traffic import Arrivals, diurnal, make_arrivals
 from bench.simulated_pool import SimulatedPool, SimulatedRequest, SimulatedWorker, WorkerModel
-from deploy.autoscale.autoscaler import ScalePolicy
+from deploy.scaling.autoscaler import ScalePolicy
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 MAX_WORKERS = 16

@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from deploy.local import die_with_parent
+from deploy.processes import die_with_parent
 
 REPOSITORY = Path(__file__).parents[1]
 # What programs import when they are started, and what is late there: never their `__main__`.
@@ -350,7 +350,7 @@ def _take_files(pipes: Sequence[int], kept_fds: Collection[int]) -> None:
 
 
 def end_with(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
-    """As deploy/local/die_with_parent.py does."""
+    """As deploy/processes/die_with_parent.py does."""
     ctypes.CDLL(None, use_errno=True).prctl(die_with_parent._PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         os._exit(1)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from deploy.local.kept_process import ChildProcess
 from deploy.local.nats_binary import find_nats_server
 from deploy.local.nats_child import greets
 from deploy.local.ports import free_port
+from deploy.processes.kept_process import ChildProcess
 
 _START_TIMEOUT_S = 20.0
 

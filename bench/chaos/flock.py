@@ -24,11 +24,11 @@ from bench.chaos.role import HOOKS_VARIABLE
 from bench.chaos.work_meter import WorkMeter
 from deploy.local.heralds import DetokHerald, WorkerHerald
 from deploy.local.http_probe import answers_ok
-from deploy.local.kept_process import KeptProcess, Launch
 from deploy.local.ports import free_port
 from deploy.local.role_launches import RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
-from deploy.local.service_sides import ServiceSides
+from deploy.processes.kept_process import KeptProcess, Launch
+from deploy.scaling.service_sides import ServiceSides
 from detok.owner_table import OwnerTable
 from shared.catalog.model_catalog import ModelCatalog
 from shared.checkpoint.model_files import ModelFiles

@@ -9,7 +9,7 @@ import signal
 import psutil
 
 from bench.chaos.nats_link import NatsLink
-from deploy.local.kept_process import KeptProcess
+from deploy.processes.kept_process import KeptProcess
 
 
 class Member:

@@ -1,1 +1,1 @@
-"""How many workers a pool has: policy, estimates and the processes that come and go by it."""
+"""The autoscaler of a host: a program, and the workers that it starts and stops."""

@@ -10,13 +10,13 @@ from typing import Annotated, ClassVar
 from cyclopts import Parameter
 
 from deploy.autoscale.host_pool import HostPool
-from deploy.autoscale.scale_config import ScaleConfig, WorkerRange
 from deploy.local.port_claim import claimed_ports
 from deploy.local.preflight import find_model
 from deploy.local.role_launches import RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig
 from deploy.local.stack import environ_of, log_format_of
 from deploy.local.terminal import Terminal
+from deploy.scaling.scale_config import ScaleConfig, WorkerRange
 from shared.checkpoint.model_options import ModelOptions
 from shared.cli.program import Program
 from shared.cluster import open_cluster

@@ -6,16 +6,16 @@ import asyncio
 
 from prometheus_client import CollectorRegistry
 
-from deploy.autoscale.scaler import Scaler, ScalerMetrics
 from deploy.local.heralds import WorkerHerald
-from deploy.local.kept_process import KeptProcess
 from deploy.local.pool_care import PoolCare
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
 from deploy.local.served_model import register_served
-from deploy.local.service_sides import ServiceSides
 from deploy.local.terminal import Terminal
-from deploy.local.worker_fleet import WorkerFleet
+from deploy.processes.kept_process import KeptProcess
+from deploy.processes.worker_fleet import WorkerFleet
+from deploy.scaling.scaler import Scaler, ScalerMetrics
+from deploy.scaling.service_sides import ServiceSides
 from shared.checkpoint.model_files import ModelFiles
 from shared.cli.shutdown import Shutdown
 from shared.cluster import Cluster

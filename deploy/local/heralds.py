@@ -9,8 +9,8 @@ from functools import partial
 
 import nats.errors
 
-from deploy.local.kept_process import Launch, died
-from deploy.local.service_sides import ServiceSides
+from deploy.processes.kept_process import Launch, died
+from deploy.scaling.service_sides import ServiceSides
 from detok.owner_table import OwnerTable
 from shared.cluster import Cluster
 from shared.errors import BrokerError

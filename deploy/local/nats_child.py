@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.data_folder import DataFolder
-from deploy.local.kept_process import KeptProcess, Launch
+from deploy.processes.kept_process import KeptProcess, Launch
 from shared.errors import ConfigError
 from shared.storage.byte_budget import ByteBudget
 

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 
-from deploy.local.worker_fleet import WorkerFleet
+from deploy.processes.worker_fleet import WorkerFleet
 from shared.broker.kv_bucket import readable
 from shared.catalog.model_catalog import ModelCatalog
 from shared.cluster import Cluster

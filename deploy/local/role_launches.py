@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.gpu_share import gpu_share
-from deploy.local.kept_process import Launch
 from deploy.local.serve_config import ServeConfig
+from deploy.processes.kept_process import Launch
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from shared.config import ENV_PREFIX, ClusterConfig

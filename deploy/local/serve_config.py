@@ -10,11 +10,11 @@ from typing import Annotated, ClassVar
 from cyclopts import Parameter
 
 import deploy.demo_model
-from deploy.autoscale.autoscaler import ScalePolicy
-from deploy.autoscale.scale_config import ScaleConfig, WorkerRange
 from deploy.local.data_folder import default_data_dir
 from deploy.local.http_probe import http_url
 from deploy.local.ports import free_port
+from deploy.scaling.autoscaler import ScalePolicy
+from deploy.scaling.scale_config import ScaleConfig, WorkerRange
 from detok.config import DetokConfig
 from frontend.config import FrontendConfig
 from shared.checkpoint.model_files import served_name

@@ -7,10 +7,8 @@ import contextlib
 import signal
 from collections.abc import Callable, Sequence
 
-from deploy.autoscale.scaler import Scaler
 from deploy.local.heralds import DetokHerald, WorkerHerald
 from deploy.local.http_probe import answers_ok, reachable_host
-from deploy.local.kept_process import DeathCallback, KeptProcess, Launch, LineSink, StartGate
 from deploy.local.last_time import forget_last_time
 from deploy.local.nats_child import NatsChild, is_worth_showing
 from deploy.local.pool_care import PoolCare
@@ -19,10 +17,12 @@ from deploy.local.ready_block import computing_words, ready_block, ready_facts
 from deploy.local.role_launches import RoleLaunches
 from deploy.local.serve_config import ServeConfig
 from deploy.local.served_model import register_served
-from deploy.local.service_sides import ServiceSides
 from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
-from deploy.local.worker_fleet import WorkerFleet
+from deploy.processes.kept_process import DeathCallback, KeptProcess, Launch, LineSink, StartGate
+from deploy.processes.worker_fleet import WorkerFleet
+from deploy.scaling.scaler import Scaler
+from deploy.scaling.service_sides import ServiceSides
 from detok.owner_table import OwnerTable
 from shared.checkpoint.model_files import ModelFiles
 from shared.cli.shutdown import Shutdown

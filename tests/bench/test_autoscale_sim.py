@@ -7,7 +7,7 @@ import pytest
 from bench.autoscale_sim import DEFAULT, MODEL, QUEUE_LENGTH, run_one, scaled_by
 from bench.autoscale_traffic import SHAPES, Arrivals
 from bench.simulated_pool import SimulatedPool
-from deploy.autoscale.autoscaler import ScalePolicy
+from deploy.scaling.autoscaler import ScalePolicy
 
 
 def test_one_request_from_zero_waits_for_a_start_and_no_more() -> None:

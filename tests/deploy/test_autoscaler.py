@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.autoscale.autoscaler import (
+from deploy.scaling.autoscaler import (
     Autoscaler,
     Decision,
     Load,
@@ -16,7 +16,7 @@ from deploy.autoscale.autoscaler import (
     ScalePolicy,
     needed_workers,
 )
-from deploy.autoscale.pool_snapshot import PoolSnapshot
+from deploy.scaling.pool_snapshot import PoolSnapshot
 
 POLICY = ScalePolicy(min_workers=0, max_workers=8)
 # A worker makes 100 tokens/s, a request has 50: two requests a second keep one full.

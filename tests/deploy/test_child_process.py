@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.local import die_with_parent
-from deploy.local.kept_process import ChildProcess, KeptProcess, Launch
 from deploy.local.nats_child import FullStore
+from deploy.processes import die_with_parent
+from deploy.processes.kept_process import ChildProcess, KeptProcess, Launch
 from tests.deploy.local_stack import any_alive
 from tests.eventually import wait_until
 

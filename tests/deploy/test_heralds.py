@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from deploy.local.heralds import DetokHerald
-from deploy.local.kept_process import Launch
-from deploy.local.service_sides import ServiceSides
+from deploy.processes.kept_process import Launch
+from deploy.scaling.service_sides import ServiceSides
 from detok.detokenizer import ROLE
 from detok.owner_table import OwnerTable
 from shared.cluster import Cluster, open_cluster

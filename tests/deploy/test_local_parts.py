@@ -19,7 +19,6 @@ import pytest
 from deploy.local import preflight
 from deploy.local.data_folder import DataFolder, default_data_dir
 from deploy.local.gpu_share import gpu_share
-from deploy.local.kept_process import Backoff, ChildProcess, StartGate
 from deploy.local.nats_child import is_worth_showing
 from deploy.local.ports import check_port, free_port
 from deploy.local.progress import StartupProgress, amount_done, time_left_s
@@ -28,6 +27,7 @@ from deploy.local.role_launches import COMPONENTS, RoleLaunches, RolePrograms
 from deploy.local.serve_config import ServeConfig, demo_model
 from deploy.local.start_times import StartTimes
 from deploy.local.terminal import Terminal
+from deploy.processes.kept_process import Backoff, ChildProcess, StartGate
 from frontend.config import FrontendConfig
 from shared.config import ClusterConfig
 from shared.errors import ConfigError

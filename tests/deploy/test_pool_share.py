@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from deploy.autoscale.autoscaler import Autoscaler, ScalePolicy
-from deploy.autoscale.pool_snapshot import PoolSnapshot
-from deploy.autoscale.pool_watch import PoolLook, PoolShare
+from deploy.scaling.autoscaler import Autoscaler, ScalePolicy
+from deploy.scaling.pool_snapshot import PoolSnapshot
+from deploy.scaling.pool_watch import PoolLook, PoolShare
 from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerRole, WorkerState
 
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deploy.autoscale.pool_snapshot import PoolSnapshot
-from deploy.autoscale.pool_watch import PoolWatch
-from deploy.autoscale.scaler import Turn
-from deploy.local.service_sides import ServiceSides
+from deploy.scaling.pool_snapshot import PoolSnapshot
+from deploy.scaling.pool_watch import PoolWatch
+from deploy.scaling.scaler import Turn
+from deploy.scaling.service_sides import ServiceSides
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig
 from shared.errors import BrokerError

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deploy.autoscale.pool_watch import PoolWatch
 from deploy.local.heralds import WorkerHerald
-from deploy.local.kept_process import Launch
-from deploy.local.service_sides import ServiceSides
+from deploy.processes.kept_process import Launch
+from deploy.scaling.pool_watch import PoolWatch
+from deploy.scaling.service_sides import ServiceSides
 from jetflock.stream_move import StreamMove
 from shared.cluster import Cluster, open_cluster
 from shared.config import ClusterConfig

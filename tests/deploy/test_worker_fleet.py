@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from deploy.autoscale.scale_config import WorkerRange
-from deploy.local.kept_process import KeptProcess, Launch
-from deploy.local.worker_fleet import WorkerFleet
+from deploy.processes.kept_process import KeptProcess, Launch
+from deploy.processes.worker_fleet import WorkerFleet
+from deploy.scaling.scale_config import WorkerRange
 from shared.errors import ConfigError
 from shared.protocol.role_cards import WorkerRole
 from tests.eventually import eventually

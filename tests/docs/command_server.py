@@ -24,7 +24,7 @@ _MAX_MESSAGE_BYTES = 1 << 20
 # Of what the commands and the programs of the pages import; imported once, here.
 _IMPORTS = (
     "anthropic",
-    "deploy.autoscale.scale_config",
+    "deploy.scaling.scale_config",
     "deploy.local.__main__",
     "detok.detokenizer",
     "frontend.frontend",

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deploy.autoscale.autoscaler import ScalePolicy
+from deploy.scaling.autoscaler import ScalePolicy
 from shared.errors import ConfigError
 
 _RANGE = re.compile(r"(\d{1,4})(?:\.\.(\d{1,4}))?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from deploy.local.kept_process import KeptProcess
+from deploy.processes.kept_process import KeptProcess
 from shared.liveness.pool_events import STARTING
 from shared.protocol.role_cards import WorkerRole
 

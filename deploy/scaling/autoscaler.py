@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from deploy.autoscale.pool_snapshot import PoolSnapshot
+from deploy.scaling.pool_snapshot import PoolSnapshot
 
 _ROUNDING = 1e-9
 _SOME = 0.1  # of a worker: one, however little there is to do

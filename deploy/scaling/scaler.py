@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from deploy.autoscale.autoscaler import Autoscaler, Decision, ScalePolicy
-from deploy.autoscale.pool_snapshot import PoolSnapshot
-from deploy.autoscale.pool_watch import PoolWatch
-from deploy.local.service_sides import ServiceSides
-from deploy.local.worker_fleet import WorkerFleet
+from deploy.processes.worker_fleet import WorkerFleet
+from deploy.scaling.autoscaler import Autoscaler, Decision, ScalePolicy
+from deploy.scaling.pool_snapshot import PoolSnapshot
+from deploy.scaling.pool_watch import PoolWatch
+from deploy.scaling.service_sides import ServiceSides
 from shared.broker.kv_bucket import KvBucket
 from shared.errors import BrokerError, CasConflict
 from shared.liveness.pool_events import PoolEvents

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from deploy.local import die_with_parent
+from deploy.processes import die_with_parent
 from shared.config import ENV_PREFIX
 from shared.errors import ConfigError
 from shared.event_wait import wait_event

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.autoscale.pool_snapshot import PoolSnapshot
-from deploy.local.service_sides import ServiceSides
+from deploy.scaling.pool_snapshot import PoolSnapshot
+from deploy.scaling.service_sides import ServiceSides
 from shared.broker.queue_age import oldest_wait_s
 from shared.cluster import Cluster
 from shared.protocol.role_cards import WorkDone, WorkerCard, WorkerRole, WorkerState
