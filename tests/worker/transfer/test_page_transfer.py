@@ -316,6 +316,7 @@ def serve_for_ever(path: Path) -> None:
         signal.pause()
 
 
+@pytest.mark.e2e
 def test_a_sender_killed_in_mid_transfer_costs_what_is_on_its_way(tmp_path: Path) -> None:
     numbers = range(1, 200)
     write(tmp_path, *numbers, max_bytes=1 << 30)
