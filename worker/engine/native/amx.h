@@ -56,14 +56,14 @@ class InstructionTiles {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
   }
 
-  // sums += rows x columns; of bfloat16, or of integers: rows have signs, and columns none.
+  // sums += rows x columns; of bfloat16, or of integers with signs.
   template <class Value, int kSums, int kRows, int kColumns>
   void multiply() {
     if constexpr (sizeof(Value) == sizeof(bf16)) {
       asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows),
                    "i"(kColumns));
     } else {
-      asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows),
+      asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows),
                    "i"(kColumns));
     }
   }
@@ -106,7 +106,9 @@ inline void multiply_integers_emulated(Tile& sums, const Tile& rows, const Tile&
     for (int at = 0; at < num_quads * kWordBytes; ++at) {
       const int input = static_cast<int8_t>(rows.bytes[row][at]);
       const uint8_t* weights = columns.bytes[at / kWordBytes] + at % kWordBytes;
-      for (int col = 0; col < kCols; ++col) total[col] += input * weights[kWordBytes * col];
+      for (int col = 0; col < kCols; ++col) {
+        total[col] += input * static_cast<int8_t>(weights[kWordBytes * col]);
+      }
     }
     std::memcpy(sums.bytes[row], total, sizeof(total));
   }

@@ -24,7 +24,7 @@ struct InputRows {
   const bf16* values;  // [num_rows][in_features]
   float* sums;         // of 16-bit inputs where there are minima: [num_rows][num_groups]
   // Where weights are integers:
-  int8_t* codes;     // [num_rows][num_quads * 4]
+  int8_t* codes;     // [num_rows][code_stride]
   SpanInput* spans;  // [num_rows][num_spans]
   bf16* ordered;     // where weights have an order of their own: [num_rows][in_features]
 
@@ -37,7 +37,7 @@ struct InputRows {
       rows.values = rows.ordered;
     }
     if (linear.has_integers()) {
-      rows.codes += row * linear.num_quads() * 4;
+      rows.codes += row * linear.code_stride();
       rows.spans += row * linear.num_spans();
     } else if (linear.minima != nullptr) {
       rows.sums += row * linear.num_groups;
@@ -140,7 +140,7 @@ class InputBuffers {
   void note(const Linear& linear) {
     if (linear.order != nullptr) row_ordered_ = std::max(row_ordered_, linear.in_features);
     if (linear.has_integers()) {
-      row_codes_ = std::max(row_codes_, linear.num_quads() * 4);
+      row_codes_ = std::max(row_codes_, linear.code_stride());
       row_spans_ = std::max(row_spans_, linear.num_spans());
     } else if (linear.minima != nullptr) {
       row_groups_ = std::max(row_groups_, linear.num_groups);

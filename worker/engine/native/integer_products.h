@@ -98,7 +98,7 @@ template <int kRows, Layout kLayout>
 inline void add_integer_span(const Linear& linear, long block,
                              const IntegerWeights<kLayout>& weights, const InputRows& inputs,
                              const Span& span, Floats (&totals)[kRows][2]) {
-  const int64_t num_spans = linear.num_spans(), stride = linear.num_quads() * 4;
+  const int64_t num_spans = linear.num_spans(), stride = linear.code_stride();
   const SpanInput* of_span = inputs.spans + span.group;
   Ints sums[kRows][2];
 #pragma GCC unroll 12

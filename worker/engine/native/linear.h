@@ -228,12 +228,17 @@ inline void multiply_integers(const Linear& linear, long block, const InputRows&
   }
 }
 
+// Of integers tiles and vectors have the same sums; vectors need not widen what few rows read once.
+inline bool are_few_integers(const Linear& linear, int64_t num_rows) {
+  return linear.has_integers() && num_rows <= kIntegerTileRows;
+}
+
 // A slab's rows with a block, by what the kernel set has for the layout.
 template <class Finish>
 inline void multiply_block(const Linear& linear, long block, const InputRows& inputs,
                            int64_t slab_start, int64_t slab_rows, const Finish& finish) {
   if constexpr (kHasTiles) {
-    if (!linear.by_vectors) {
+    if (!linear.by_vectors && !are_few_integers(linear, slab_rows)) {
       return multiply_tiles(linear, block, inputs, slab_start, slab_rows, finish);
     }
   }

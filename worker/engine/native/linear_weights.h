@@ -63,6 +63,8 @@ struct Linear {
   long num_blocks() const { return (out_features + kBlockCols - 1) / kBlockCols; }
   int64_t num_spans() const { return (in_features + span_size - 1) / span_size; }
   int64_t num_quads() const { return (in_features + 3) / 4; }  // of four inputs side by side
+  // From a row of integers to the next one, in bytes: rows begin in different sets of a cache.
+  int64_t code_stride() const { return num_quads() * 4 + 64; }
 };
 
 }  // namespace jetflock

@@ -6,7 +6,7 @@
 
 #include "amx.h"
 #include "coded_products.h"
-#include "integer_products.h"
+#include "integer_tiles.h"
 #include "linear_weights.h"
 
 namespace jetflock {
@@ -235,71 +235,10 @@ inline void multiply_codes_by_tiles(const Linear& linear, long block, const Inpu
   }
 }
 
-// Quads of kInt4 or kInt6 to those of kInt8.
-template <Layout kLayout>
-inline void widen_quads(const uint8_t* from, int64_t num_quads, uint8_t* to) {
-  constexpr int kPartBytes = 2 * kLanes, kHalfBytes = 2 * kPartBytes;
-  for (int64_t quad = 0; quad < num_quads; ++quad) {
-    for (int at = 0; at < kHalfBytes; ++at) {
-      to[at] = from[at] & 15;
-      to[kHalfBytes + at] = from[at] >> 4;
-    }
-    if constexpr (kLayout == kInt6) {
-      for (int part = 0; part < 4; ++part) {
-        for (int at = 0; at < kPartBytes; ++at) {
-          to[part * kPartBytes + at] |= (from[kHalfBytes + at] >> 2 * part & 3) << 4;
-        }
-      }
-    }
-    from += quad_bytes(kLayout);
-    to += quad_bytes(kInt8);
-  }
-}
-
-// Part by part: the sums of a span that a part's end divides wait in memory.
 template <class Tiles, Layout kLayout>
 inline void multiply_integers_by_tiles(const Linear& linear, long block, const InputRows& inputs,
                                        int64_t num_rows, BlockSums& totals) {
-  Tiles tiles;
-  const IntegerWeights<kLayout> weights(linear, block);
-  const int64_t row_codes = linear.num_quads() * 4, num_spans = linear.num_spans();
-  alignas(64) int32_t sums[kSlabRows][kBlockCols];
-  alignas(64) uint8_t widened[(kDecodedInputs + 4 * kTilePrefetchWords) * kBlockCols];
-  std::fill_n(totals.values[0], num_rows * kBlockCols, 0.0f);
-  for (int64_t begin = 0; begin < linear.in_features; begin += kDecodedInputs) {
-    const int64_t end = std::min(begin + kDecodedInputs, linear.in_features);
-    const uint8_t* part = weights.at(begin / 4);
-    if constexpr (kLayout != kInt8) {
-      widen_quads<kLayout>(part, (end - begin + 3) / 4, widened);
-      part = widened;
-    }
-    for_each_pass(tiles, inputs.codes, row_codes, num_rows,
-                  [&](auto pass, int64_t first_row, int num_pass_rows) {
-      for_each_span(linear.in_features, linear.span_size, begin, end, [&](const Span& span) {
-        const int64_t num_codes = (span.num_inputs + 3) / 4 * 4;
-        if (span.begins_group) {
-          pass.zero();
-        } else {
-          pass.load(sums[first_row]);
-        }
-        pass.add(span.first_input, num_codes,
-                 reinterpret_cast<const int8_t*>(part) + (span.first_input - begin) * kBlockCols);
-        pass.store(sums[first_row]);
-        if (!span.ends_group) return;
-        const SpanColumns columns(linear, block, span.group);
-        for (int64_t row = first_row; row < first_row + num_pass_rows; ++row) {
-          const SpanInput& input = inputs.spans[row * num_spans + span.group];
-          const Ints start = all_ints(input.start);
-          float* to = totals.values[row];
-          Floats added[2] = {load(to), load(to + kLanes)};
-          columns.add({add(load_ints(sums[row]), start), add(load_ints(sums[row] + kLanes), start)},
-                      input, added);
-          store(to, added[0]);
-          store(to + kLanes, added[1]);
-        }
-      });
-    });
-  }
+  IntegerTileBlock<Tiles, kLayout>(linear, block, inputs, num_rows, totals.values).multiply();
 }
 
 template <class Tiles>

@@ -59,7 +59,7 @@ void multiply_integers(int to, int rows, int columns) {
       std::memcpy(&sum, place, sizeof(sum));
       for (int at = 0; at < m.config.row_bytes[rows]; ++at) {
         const int input = static_cast<int8_t>(m.tiles[rows][row][at]);
-        sum += input * int{m.tiles[columns][at / 4][4 * col + at % 4]};
+        sum += input * static_cast<int8_t>(m.tiles[columns][at / 4][4 * col + at % 4]);
       }
       std::memcpy(place, &sum, sizeof(sum));
     }
@@ -110,7 +110,7 @@ void on_illegal(int, siginfo_t*, void* context) {
   const int tile = code[4] >> 3 & 7;
   const Operand operand(code, registers);
   int size = 4 + (has_memory ? operand.size : 1);
-  if (opcode == 0x5e && prefix == 2) {
+  if (opcode == 0x5e && prefix == 3) {
     multiply_integers(tile, code[4] & 7, last);
   } else if (opcode == 0x5c && prefix == 2) {
     multiply(tile, code[4] & 7, last);

@@ -173,6 +173,7 @@ def test_the_largest_sums(num_bits: int, kernel_set: KernelSet) -> None:
     rows = torch.ones(3, 16384)
     rows[:, 1::2] = -1.0
     rows[1] *= -1.0
+    rows = rows.repeat(4, 1)  # more than are multiplied without tiles
     products = Product(weight, 1, kernel_set, InputCodes(scale=2.0**-7))(rows)
     assert torch.equal(products, reference(rows, weight, InputCodes(scale=2.0**-7)))
 
