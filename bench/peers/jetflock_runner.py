@@ -41,6 +41,10 @@ class JetflockRunner:
         self._is_done = asyncio.Event()
         self._loop.run(self._start())
 
+    @property
+    def pid(self) -> int:
+        return self._engine.pid
+
     def run(self, prompts: list[list[int]], output_len: int) -> list[RequestTrace]:
         return self._loop.run(self._run(prompts, output_len))
 
