@@ -123,8 +123,9 @@ class DecodeStatus:
     @property
     def is_worth_a_look(self) -> bool:
         """Whether new tokens are to be decoded or sent now."""
-        num_undecoded = len(self.fold.tokens) - self._num_decoded
-        return not self.waits_for_end or num_undecoded >= _MAX_UNDECODED
+        if not self.waits_for_end:
+            return True
+        return len(self.fold.tokens) - self._num_decoded >= _MAX_UNDECODED
 
     @property
     def is_for_us_to_ack(self) -> bool:

@@ -213,13 +213,13 @@ class Partition:
             raise MalformedMessage(f"a frame of worker {worker!r} on {subject}")
         self._stats.frames += 1
         self._services.worker_watch.heard(worker)
-        requests = self._requests
+        requests, time_s = self._requests, self._time_s
         for entry in frame.entries:
             status = requests.get(entry.rid)
             if status is None:
                 self._on_unknown_entry(seq, worker, entry)
             else:
-                self._apply_entry(status, seq, worker, entry, self._time_s)
+                self._apply_entry(status, seq, worker, entry, time_s)
 
     def _on_unreadable_entry(self, subject: str, seq: int, error: ProtocolError) -> None:
         self._services.cluster.malformed.note(subject, error)

@@ -108,8 +108,9 @@ class TextOutbox:
 
     def mark(self, source: ChunkSource) -> None:
         """This source has something new."""
-        self._sources[source] = None
-        self._wake.set()
+        if source not in self._sources:
+            self._sources[source] = None
+            self._wake.set()
 
     def post(self, subject: str, payload: bytes) -> None:
         """Send any other message with the next flush."""

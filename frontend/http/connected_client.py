@@ -8,6 +8,7 @@ from starlette.types import Scope
 
 _KEY = "jetflock.client"  # of a scope
 WHOLE_BODY = "jetflock.whole_body"  # in the scope of a request that has come to its end
+PIECE_WRITER = "jetflock.piece_writer"  # in a scope, a short way past `send`
 
 
 class ConnectedClient:

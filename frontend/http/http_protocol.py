@@ -10,7 +10,7 @@ from typing import Any, Self
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from frontend.http.connected_client import WHOLE_BODY, ConnectedClient
+from frontend.http.connected_client import PIECE_WRITER, WHOLE_BODY, ConnectedClient
 from frontend.http.error_response import retry_headers
 from frontend.text.event_writer import error_body
 from shared.errors import (
@@ -83,6 +83,26 @@ class _JoinedHead:
     def close(self) -> None:
         self._transport.write(self._head)
         self._transport.close()
+
+
+class PieceWriter:
+    """Writes pieces of an answer's body straight to its connection, while it is open: else they
+    are for the server's `send`, which waits for a slow client, and knows answers without chunks.
+    """
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def is_open(self) -> bool:
+        cycle = self._cycle
+        is_slow = cycle.flow.write_paused or cycle.disconnected
+        return bool(cycle.chunked_encoding) and not is_slow
+
+    def write(self, piece: bytes) -> None:
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 class _PlainTransport:
@@ -233,6 +253,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_in_body = True
         if self.cycle is None:
             return
+        self.scope[PIECE_WRITER] = PieceWriter(self.cycle)  # type: ignore[literal-required]
         if self.scope["http_version"] == "1.0":
             self.cycle.transport = _PlainTransport(self.transport)  # type: ignore[assignment]
             self.cycle.waiting_for_100_continue = False

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from frontend.http.connected_client import ConnectedClient
+from frontend.http.connected_client import PIECE_WRITER, ConnectedClient
 from frontend.http.error_response import (
     EVENT_STREAM_HEADERS,
     JSON_LINES_HEADERS,
     ErrorBody,
     error_response,
 )
+from frontend.http.http_protocol import PieceWriter
 from frontend.jobs.client_request_id import HEADER as CLIENT_ID_HEADER
 from frontend.streams.generation import Interrupt, Interrupted, error_of_interrupt
 from frontend.surfaces.answer import Answer
@@ -88,6 +89,23 @@ _DIALECTS = {
 }
 
 
+class _PieceSink:
+    """Events on their short way to a connection."""
+
+    __slots__ = ("_framed", "_writer")
+
+    def __init__(self, writer: PieceWriter, framed: Callable[[list[Event]], bytes]) -> None:
+        self._writer = writer
+        self._framed = framed
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer.is_open
+
+    def send(self, events: list[Event]) -> None:
+        self._writer.write(self._framed(events))
+
+
 class AnswerResponse:
     """An ASGI response. `status_code` is the outcome, also of a stream that began with 200."""
 
@@ -104,7 +122,7 @@ class AnswerResponse:
         try:
             if self._answer.stream:
                 # A task of its own: a token then wakes 3 coroutines, not the 9 of the route.
-                await asyncio.create_task(self._send_stream(send))
+                await asyncio.create_task(self._send_stream(send, scope[PIECE_WRITER]))
             else:
                 await self._send_whole(scope, receive, send)
         except asyncio.CancelledError:
@@ -147,8 +165,9 @@ class AnswerResponse:
             response = error_response(error, headers, self._dialect.error_body)
             await response(scope, receive, send)
 
-    async def _send_stream(self, send: Send) -> None:
+    async def _send_stream(self, send: Send, writer: PieceWriter) -> None:
         answer, feed = self._answer, self._answer.feed
+        sink = _PieceSink(writer, self._dialect.framed)
         headers = [
             *self._dialect.headers,
             *(
@@ -163,7 +182,7 @@ class AnswerResponse:
         answer.keep_alive(self._ping_interval_s)
         try:
             while True:
-                events = await feed.next()
+                events = await feed.next(sink)
                 body = self._dialect.framed(events) if events else self._dialect.ping
                 if feed.is_ended:
                     break

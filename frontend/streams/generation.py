@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -105,6 +105,7 @@ class Generation:
     _news: list[TextStream] = field(default_factory=list)
     _keepalive_due: bool = False
     _waiter: asyncio.Future[None] | None = None
+    _take_at_once: Callable[[Sequence[TextStream]], bool] | None = None  # while its reader waits
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     @property
@@ -222,11 +223,21 @@ class Generation:
             self.interrupt = interrupt
         self._wake()
 
-    async def wait(self) -> None:
-        """Until there are news, or a keepalive is due. Raises Interrupted."""
-        while not self._news and not self._keepalive_due and self.interrupt is None:
-            self._waiter = self._loop.create_future()
-            await self._waiter
+    async def wait(
+        self, take_at_once: Callable[[Sequence[TextStream]], bool] | None = None
+    ) -> None:
+        """Until there are news, or a keepalive is due. Raises Interrupted.
+
+        Meanwhile `take_at_once` is called with news as they come: whether it has taken them, so
+        that nobody need be woken. What it raises is raised here.
+        """
+        self._take_at_once = take_at_once
+        try:
+            while not self._news and not self._keepalive_due and self.interrupt is None:
+                self._waiter = self._loop.create_future()
+                await self._waiter
+        finally:
+            self._take_at_once = None
         if self.interrupt is not None:
             raise Interrupted(self.interrupt)
         self._keepalive_due = False
@@ -260,10 +271,29 @@ class Generation:
 
     def _wake(self) -> None:
         waiter = self._waiter
-        if waiter is not None:
+        if waiter is None:
+            return
+        if waiter.done():
             self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+            return
+        try:
+            if self._have_been_taken():
+                return
+        except Exception as exc:  # its reader's: who brings the news has others to tell
+            waiter.set_exception(exc)
+        else:
+            waiter.set_result(None)
+        self._waiter = None
+
+    def _have_been_taken(self) -> bool:
+        """Whether its reader has taken the news, and has nothing else to hear."""
+        take = self._take_at_once
+        if take is None or self._keepalive_due or self.interrupt is not None:
+            return False
+        if not take(self._news):
+            return False
+        self._news.clear()
+        return True
 
 
 def error_of(stream: TextStream) -> RequestError | None:

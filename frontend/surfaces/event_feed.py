@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from frontend.streams.generation import Generation, error_of
@@ -32,6 +34,15 @@ class Event(NamedTuple):
     repeats_id: bool = False  # that of the event before it, which clients of SSE keep
 
 
+class EventSink(Protocol):
+    """Where events are sent without waiting, while it is open."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def send(self, events: list[Event]) -> None: ...
+
+
 class Feed(Protocol):
     """What a transport sends of one generation."""
 
@@ -50,7 +61,7 @@ class Feed(Protocol):
 
     def opening(self, *, resumed: bool = False) -> list[Event]: ...
 
-    async def next(self) -> list[Event]: ...
+    async def next(self, sink: EventSink | None = None) -> list[Event]: ...
 
     async def whole(self) -> bytes: ...
 
@@ -90,11 +101,15 @@ class EventFeed:
         event_id = self._event_id()
         return [Event(event_id, data) for data in self._writer.opening()]
 
-    async def next(self) -> list[Event]:
-        """Wait for events; an empty list asks for a sign of life. Raises Interrupted."""
+    async def next(self, sink: EventSink | None = None) -> list[Event]:
+        """Wait for events; an empty list asks for a sign of life. Raises Interrupted.
+
+        Those of text alone go to the sink as they come.
+        """
         generation = self._generation
+        send_text = None if sink is None else partial(self._send_text, sink)
         while True:
-            await generation.wait()
+            await generation.wait(send_text)
             news = generation.take_news()
             if not news:
                 return []
@@ -111,6 +126,20 @@ class EventFeed:
                 self.is_ended = True
             if events:
                 return events
+
+    def _send_text(self, sink: EventSink, news: Sequence[TextStream]) -> bool:
+        """Whether all news are text, which is sent."""
+        for stream in news:
+            if stream.finish is not None:
+                return False
+        if not sink.is_open:
+            return False
+        events: list[Event] = []
+        for stream in news:
+            self._add_events(stream, events)
+        if events:
+            sink.send(events)
+        return True
 
     async def whole(self) -> bytes:
         """The answer in one piece. Raises RequestError or Interrupted."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from frontend.streams.generation import Generation, error_of
-from frontend.surfaces.event_feed import Event
+from frontend.surfaces.event_feed import Event, EventSink
 from shared.errors import RequestError
 from shared.telemetry.histograms import EventHistogram
 
@@ -57,7 +57,7 @@ class UnnumberedFeed:
     def opening(self, *, resumed: bool = False) -> list[Event]:
         return self._events.opening()
 
-    async def next(self) -> list[Event]:
+    async def next(self, sink: EventSink | None = None) -> list[Event]:
         """Wait for events; an empty list asks for a sign of life. Raises Interrupted."""
         while True:
             await self._generation.wait()

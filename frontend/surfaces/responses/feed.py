@@ -6,7 +6,7 @@ import asyncio
 
 from frontend.jobs.stored_response import ResponseView
 from frontend.streams.generation import Generation, error_of
-from frontend.surfaces.event_feed import Event
+from frontend.surfaces.event_feed import Event, EventSink
 from frontend.surfaces.responses.events import NamedEvent, ResponseEvents
 from frontend.text.event_writer import encode_json, error_body
 from shared.errors import InternalError, RequestError
@@ -39,7 +39,7 @@ class ResponseFeed:
         """What precedes all text, and has not been seen."""
         return self._unseen(self._events.opening())
 
-    async def next(self) -> list[Event]:
+    async def next(self, sink: EventSink | None = None) -> list[Event]:
         """Wait for events; an empty list asks for a sign of life. Raises Interrupted."""
         while not self.is_ended:
             await self._generation.wait()

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import logging
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 import frontend.http.http_request
 import frontend.http.listener
-from frontend.http.http_protocol import MAX_HEAD_BYTES, ConnectionRoom, GuardedProtocol
+from frontend.http.http_protocol import (
+    MAX_HEAD_BYTES,
+    ConnectionRoom,
+    GuardedProtocol,
+    PieceWriter,
+)
 from frontend.inference.admission.admission import Admission
 from shared.errors import Overloaded
 from tests.frontend.conftest import RunningFrontend, Stack
@@ -48,6 +56,35 @@ class Connection:
         """One answer to /health, the connection stays open."""
         async with asyncio.timeout(10):
             return await self._reader.readuntil(b'{"status":"live"}')
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+
+def cycle_of(transport: Transport, flow: FlowControl) -> RequestResponseCycle:
+    """Of a request whose answer has not begun."""
+    log = logging.getLogger(__name__)
+    return RequestResponseCycle(
+        scope={"method": "POST"},  # type: ignore[typeddict-item]
+        transport=transport,
+        flow=flow,
+        logger=log,
+        access_logger=log,
+        access_log=False,
+        default_headers=[],
+        message_event=asyncio.Event(),
+        expect_100_continue=False,
+        keep_alive=True,
+        on_response=lambda: None,
+    )
 
 
 def code_of(body: dict[str, Any]) -> str:
@@ -261,3 +298,24 @@ async def test_connections_are_taken_many_at_a_time(stack: Stack) -> None:
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
     for connection in opened:
         connection.writer.close()
+
+
+async def test_pieces_take_the_short_way_to_clients_that_read() -> None:
+    """Whoever reads slowly is waited for, and an answer with a length, or without a body, has no
+    chunks.
+    """
+    transport = Transport()
+    flow = FlowControl(transport)
+    cycle = cycle_of(transport, flow)
+    writer = PieceWriter(cycle)
+    assert not writer.is_open  # its head decides
+    await cycle.send({"type": "http.response.start", "status": 200, "headers": []})
+    assert writer.is_open
+    writer.write(b"0123456789abcdef")
+    assert transport.written[-1] == b"10\r\n0123456789abcdef\r\n"
+    flow.pause_writing()
+    assert not writer.is_open
+    flow.resume_writing()
+    assert writer.is_open
+    cycle.disconnected = True
+    assert not writer.is_open
