@@ -125,19 +125,23 @@ class PartitionWriter:
         return frame
 
     def _take_entries(self) -> list[TokenEntry]:
-        num_tokens = 0
-        for count, entry in enumerate(self._pending):
-            num_tokens += _ENTRY_TOKENS + _weight(entry)
-            if num_tokens > _MAX_FRAME_TOKENS and count:
-                entries, self._pending = self._pending[:count], self._pending[count:]
-                break
-        else:
-            entries, self._pending = self._pending, []
+        num_tokens = self.num_pending_tokens + _ENTRY_TOKENS * len(self._pending)
+        count = self._num_fitting() if num_tokens > _MAX_FRAME_TOKENS else len(self._pending)
+        entries, self._pending = self._pending[:count], self._pending[count:]
         self._pending_idx = {
             (entry.rid, entry.epoch): idx for idx, entry in enumerate(self._pending)
         }
         self.num_pending_tokens = sum(map(_weight, self._pending))
         return entries
+
+    def _num_fitting(self) -> int:
+        """How many of the waiting entries one frame has room for: at least the first."""
+        num_tokens = 0
+        for count, entry in enumerate(self._pending):
+            num_tokens += _ENTRY_TOKENS + _weight(entry)
+            if num_tokens > _MAX_FRAME_TOKENS and count:
+                return count
+        return len(self._pending)
 
     def on_ack(self, number: int, seq: int) -> None:
         """A copy of the frame is stored at `seq`."""
