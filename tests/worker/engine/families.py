@@ -38,6 +38,7 @@ LONGROPE = {
     "long_factor": [1.0 + 0.9 * idx for idx in range(8)],
 }
 SLIDING_FIRST = {"layer_types": ["sliding_attention", "full_attention"]}
+HALF_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 PARTIAL_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75}
 GRANITE_SCALES = {
     "attention_multiplier": 0.3,
@@ -99,6 +100,10 @@ FUSED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ernie4_5": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
     "glm": ("glm", {"pad_token_id": 2, "attention_bias": True}),
+    "glm odd": (  # 7 of 14 values are to be rotated: an eighth goes along
+        "glm",
+        {"pad_token_id": 2, "head_dim": 14, "rope_parameters": HALF_ROPE},
+    ),
     "helium": ("helium", {"head_dim": 16, "hidden_size": 96, "num_key_value_heads": 6}),
     "phi3": ("phi3", {"pad_token_id": 2}),
     "phi3 partial": ("phi3", {"pad_token_id": 2, "rope_parameters": PARTIAL_ROPE}),

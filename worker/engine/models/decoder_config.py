@@ -453,7 +453,7 @@ def decoder_config(
 
 def _check_pairs(config: ConfigFile, rope: RopeConfig, head_dim: int) -> None:
     num_rotated = rope.num_rotated(head_dim)
-    if head_dim % 2 or num_rotated % 2 or not num_rotated:
+    if head_dim % 2 or not 0 < num_rotated <= head_dim:
         raise ConfigError(
             f"{config.path}: {num_rotated} of a head's {head_dim} values are no pairs to rotate"
         )

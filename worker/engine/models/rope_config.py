@@ -44,6 +44,12 @@ class RopeConfig:
         """How many values of a head are rotated."""
         if self.kind == "proportional":
             return 2 * int(head_dim * self.share // 2)
+        return 2 * math.ceil(self.num_waving(head_dim) / 2)
+
+    def num_waving(self, head_dim: int) -> int:
+        """The same, of which waves are made: of an odd number the last one has its neighbour along,
+        as transformers has it.
+        """
         return int(head_dim * self.share)
 
     @property

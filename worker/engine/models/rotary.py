@@ -22,7 +22,7 @@ class RotaryEmbedding:
         self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype
     ) -> None:
         num_rotated = config.num_rotated(head_dim)
-        frequencies = _frequencies(config, num_rotated, head_dim, max_positions)
+        frequencies = _frequencies(config, head_dim, max_positions)
         angles = torch.outer(torch.arange(max_positions).float(), frequencies)
         scale = config.growth
         still = (0, (head_dim - num_rotated) // 2)  # pairs that stay as they are
@@ -71,26 +71,25 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _frequencies(
-    config: RopeConfig, num_rotated: int, head_dim: int, max_positions: int
-) -> torch.Tensor:
+def _frequencies(config: RopeConfig, head_dim: int, max_positions: int) -> torch.Tensor:
     """[num_rotated / 2] float32."""
-    exponents = torch.arange(0, num_rotated, 2).float() / num_rotated
+    num_waving = config.num_waving(head_dim)
+    exponents = torch.arange(0, num_waving, 2).float() / num_waving
     match config.kind:
         case "default":
             return 1.0 / config.theta**exponents
         case "linear":
             return 1.0 / config.theta**exponents / config.factor
         case "dynamic":
-            return 1.0 / _dynamic_theta(config, num_rotated, max_positions) ** exponents
+            return 1.0 / _dynamic_theta(config, num_waving, max_positions) ** exponents
         case "yarn":
-            return _yarn_frequencies(config, 1.0 / config.theta**exponents)
+            return _yarn_frequencies(config, 1.0 / config.theta**exponents, num_waving / 2)
         case "longrope":
             is_long = max_positions > config.original_max_positions
             factors = torch.tensor(config.long_factors if is_long else config.short_factors)
             return 1.0 / (factors * config.theta**exponents)
         case "proportional":
-            exponents = torch.arange(0, num_rotated, 2).float() / head_dim
+            exponents = torch.arange(0, config.num_rotated(head_dim), 2).float() / head_dim
             return 1.0 / config.theta**exponents / config.factor
         case "llama3":
             return _llama3_frequencies(config, 1.0 / config.theta**exponents)
@@ -111,20 +110,21 @@ def _llama3_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.
     return share * frequencies + (1 - share) * frequencies / config.factor
 
 
-def _yarn_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.Tensor:
+def _yarn_frequencies(
+    config: RopeConfig, frequencies: torch.Tensor, num_pairs: float
+) -> torch.Tensor:
     """As llama3's, but the share falls evenly with the index of the pair."""
-    num_pairs = len(frequencies)
     start = _pair_of_num_waves(config, num_pairs, config.beta_fast)
     end = _pair_of_num_waves(config, num_pairs, config.beta_slow)
     if config.truncate:
         start, end = math.floor(start), math.ceil(end)
     start, end = max(start, 0), min(end, 2 * num_pairs - 1)
     width = end - start if end != start else 0.001
-    share = 1 - ((torch.arange(num_pairs).float() - start) / width).clamp(0, 1)
+    share = 1 - ((torch.arange(len(frequencies)).float() - start) / width).clamp(0, 1)
     return share * frequencies + (1 - share) * frequencies / config.factor
 
 
-def _pair_of_num_waves(config: RopeConfig, num_pairs: int, num_waves: float) -> float:
+def _pair_of_num_waves(config: RopeConfig, num_pairs: float, num_waves: float) -> float:
     """Which pair turns so often within the training length; between two of them, too."""
     wave_len = config.original_max_positions / num_waves
     return num_pairs * math.log(wave_len / (2 * math.pi)) / math.log(config.theta)
