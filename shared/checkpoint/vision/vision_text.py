@@ -8,6 +8,7 @@ from typing import Any
 # By what the checkpoint is, and the model_type of its text: the same text model on its own.
 TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
@@ -26,6 +27,7 @@ TEXT_ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "Mistral3ForConditionalGeneration": {
         "ministral3": "Ministral3ForCausalLM",
         "mistral": "MistralForCausalLM",
+        "mistral4": "Mistral4ForCausalLM",
     },
     "Qwen2AudioForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
     # Their three axes of positions are one where there is only text.

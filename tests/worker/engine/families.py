@@ -173,6 +173,27 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
             "final_logit_softcapping": 20.0,
         },
     ),
+    "gemma3n": (
+        "gemma3n_text",
+        {
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 3,
+            "sliding_window": WINDOW,
+            "hidden_size_per_layer_input": 10,
+            "vocab_size_per_layer_input": VOCAB_SIZE - 40,
+            "intermediate_size": [96, 96, 80, 96, 64, 96],
+            "activation_sparsity_pattern": [0.95, 0.95, 0.6, 0.0, 0.0, 0.0],
+            "laurel_rank": 8,
+            "altup_active_idx": 1,
+            "altup_num_inputs": 3,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
+            },
+            "final_logit_softcapping": 0.2,
+        },
+    ),
     "gemma4": (  # as E2B is made
         "gemma4_text",
         GEMMA_4
@@ -831,6 +852,33 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
             "n_group": 3,
             "topk_group": 2,
             "rope_parameters": DEEPSEEK_YARN,
+        },
+    ),
+    "axk1": (
+        "axk1",
+        LATENT_HEADS
+        | {
+            "num_hidden_layers": 3,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "n_group": 3,
+            "topk_group": 2,
+        },
+    ),
+    "mistral4": (
+        "mistral4",
+        LATENT_HEADS
+        | {
+            "head_dim": 20,  # all of it
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "n_group": 3,
+            "topk_group": 2,
+            "rope_parameters": MINISTRAL_3_ROPE,
         },
     ),
     "deepseek_v32": (

@@ -44,14 +44,14 @@ def save_tiny_model(
     **overrides: Any,
 ) -> Path:
     """With `is_rounded` bfloat16 holds the weights exactly."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers import AutoConfig, AutoModelForSequenceClassification
 
     values = tiny_decoder_config() | overrides
     if model_type == "falcon":  # which works it out
         del values["head_dim"]
     config = AutoConfig.for_model(model_type, **values)
     torch.manual_seed(0)
-    auto_model: Any = AutoModelForCausalLM
+    auto_model = causal_models()
     if is_classifier:
         config.num_labels = num_labels
         auto_model = AutoModelForSequenceClassification
@@ -172,9 +172,15 @@ def reference_logits(
 
 @functools.lru_cache(maxsize=4)
 def _reference_model(path: Path, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
+    return causal_models().from_pretrained(path, dtype=dtype, attn_implementation="eager")
 
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+
+def causal_models() -> Any:
+    """transformers' own, and Mistral 4, which it knows within others alone."""
+    from transformers import AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
+
+    AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
+    return AutoModelForCausalLM
 
 
 def random_prompt(length: int, seed: int) -> list[int]:

@@ -12,6 +12,7 @@ import torch
 from worker.engine.layers.attention_backend import AttentionBackend, AttentionLayer
 from worker.engine.layers.linear import Table
 from worker.engine.lora.lora_projection import LoraProjection, LoraWeights
+from worker.engine.models.altup import AltupLayer, AltupStreams, Laurel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.decoder_ends import DecoderEntry, DecoderExit
 from worker.engine.models.decoder_weights import AttentionWeights, DecoderWeights, LayerWeights
@@ -24,7 +25,7 @@ from worker.engine.models.experts.expert_mlp import (
 )
 from worker.engine.models.latent.indexer import Indexer
 from worker.engine.models.latent.latent_mixer import LatentMixer
-from worker.engine.models.layer_inputs import LayerEnd, LayerInputs
+from worker.engine.models.layer_inputs import LayerEnd, LayerInputs, ScaledEnd
 from worker.engine.models.layer_ops import LayerOps, sigmoid
 from worker.engine.models.loader import CodeReader, WeightReader
 from worker.engine.models.lora_linear import LoraLinear
@@ -58,7 +59,7 @@ class DecoderModel:
         if config.begins_text or config.has_table_for_head:
             table = ops.table(weights.stored_embeddings())
         self._layers = [
-            make_layer(config, weights.layer(layer_id), mixer, mlp, ops, layer_id)
+            make_layer(config, weights, mixer, mlp, ops, layer_id)
             for layer_id, (mixer, mlp) in enumerate(
                 zip(
                     make_mixers(config, weights, ops),
@@ -76,7 +77,15 @@ class DecoderModel:
         self._ends: list[LayerEnd] = []
         if config.has_layer_scales:
             layer_ids = range(config.num_layers)
-            self._ends = [LayerEnd(config, weights, each, ops) for each in layer_ids]
+            self._ends = [ScaledEnd(config, weights, each, ops) for each in layer_ids]
+        self._streams: AltupStreams | None = None
+        if config.altup is not None:
+            self._streams = AltupStreams(config, config.altup, weights, ops)
+            layers = [
+                AltupLayer(config, config.altup, weights, layer_id, layer, ops)
+                for layer_id, layer in enumerate(self._layers)
+            ]
+            self._layers, self._ends = [*layers], [*layers]
         norm: Norm = NoNorm()
         if config.ends_text or config.norms_embeddings:
             norm = make_norm(config, weights.norm(), ops)
@@ -110,6 +119,8 @@ class DecoderModel:
         streams: list[torch.Tensor] = []
         delta, residual = self._begin(batch)
         given = None if self._inputs is None else self._inputs.of(batch, residual)
+        if self._streams is not None:
+            residual = self._streams.begin(residual)
         self._ops.begin(batch.rope_positions)
         for layer_id, layer in enumerate(self._layers, start=1):
             if layer_id - 1 in stream_layers:
@@ -120,7 +131,9 @@ class DecoderModel:
                     delta[places] += rows[layer_id]
             if self._ends:
                 layer_input = None if given is None else given[layer_id - 1]
-                delta, residual = self._ends[layer_id - 1].forward(delta, residual, layer_input)
+                delta, residual = self._ends[layer_id - 1].end(delta, residual, layer_input)
+        if self._streams is not None:
+            residual = self._streams.end(residual)
         if self._exit is None:
             return torch.stack([delta, residual], 1), streams
         hidden = self._exit.hidden(delta, residual)
@@ -247,10 +260,12 @@ class DecoderLayer:
         mlp: Mlp,
         ops: LayerOps,
         kept_inputs: tuple[float, float] | None = None,  # None: beside both stays the stream
+        laurel: Laurel | None = None,
     ) -> None:
         self._config = config
         self._ops = ops
         self._kept_inputs = kept_inputs
+        self._laurel = laurel
         self._before_attention = make_norm(config, weights.before_attention, ops)
         self._mixer = mixer
         self._after_attention = make_norm(config, weights.after_attention, ops)
@@ -275,6 +290,8 @@ class DecoderLayer:
                 x = self._before_mlp.of(residual)
             return self._ops.whole(attended + self._mlp.forward(x, batch)), residual
         attended = self._after_attention.of(self._ops.whole(attended))
+        if self._laurel is not None:
+            attended, residual = self._laurel.joined(x, attended, residual)
         x, residual = self._before_mlp.of_sum(attended, residual)
         if self._kept_inputs is not None:
             residual = x * self._kept_inputs[1]
@@ -283,17 +300,21 @@ class DecoderLayer:
 
 def make_layer(
     config: DecoderConfig,
-    weights: LayerWeights,
+    weights: DecoderWeights,
     mixer: Mixer | None,
     mlp: Mlp | None,
     ops: LayerOps,
     layer_id: int,
 ) -> Layer:
     """Makes a layer with a mixer, an MLP, or both."""
+    norms = weights.layer(layer_id)
     if mixer is None or mlp is None:
-        return SingleLayer(make_norm(config, weights.before_attention, ops), mixer, mlp)
+        return SingleLayer(make_norm(config, norms.before_attention, ops), mixer, mlp)
     kept_inputs = config.kept_inputs[layer_id] if config.kept_inputs else None
-    return DecoderLayer(config, weights, mixer, mlp, ops, kept_inputs)
+    laurel = None
+    if config.altup is not None:
+        laurel = Laurel(config, config.altup.laurel_rank, weights, layer_id, ops)
+    return DecoderLayer(config, norms, mixer, mlp, ops, kept_inputs, laurel)
 
 
 def make_mixers(

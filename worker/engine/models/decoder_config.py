@@ -16,6 +16,7 @@ from worker.engine.models.latent.latent_config import LatentConfig
 from worker.engine.models.layer_config import (
     LLAMA_MLP,
     LLAMA_PLACES,
+    AltupConfig,
     HeadNormConfig,
     LayerInputsConfig,
     LayerMlp,
@@ -85,6 +86,7 @@ class DecoderConfig(ModelConfig):
     norm: NormConfig
     norm_places: NormPlaces = LLAMA_PLACES
     attention_norm_places: NormPlaces | None = None  # of layers that attend; None: the same
+    expert_norm_places: NormPlaces | None = None  # of layers with experts; None: the same
     # By layer: what stays beside mixer and MLP is what each is given, times these; (): the stream
     kept_inputs: tuple[tuple[float, float], ...] = ()
     is_parallel: bool = False  # the MLP is given the stream that attention is given
@@ -125,6 +127,8 @@ class DecoderConfig(ModelConfig):
     stored_names: tuple[tuple[str, str], ...] = ()  # parts of a tensor's name: ours, and theirs
     weight_scales: tuple[WeightScale, ...] = ()
     layer_inputs: LayerInputsConfig | None = None
+    altup: AltupConfig | None = None  # None: there is one stream
+    gate_cuts: tuple[float | None, ...] = ()  # by layer, of MLPs; (): as `mlp` has it
     has_layer_scales: bool = False  # with which each layer multiplies the stream when it is done
     qkv_bound: float | None = None  # queries, keys and values lie within it, as projected
     logits_soft_cap: float | None = None  # a logit becomes soft_cap * tanh(logit / soft_cap)
@@ -175,6 +179,7 @@ class DecoderConfig(ModelConfig):
         mixers_size = attention_size + recurrent_size
         inputs = self.layer_inputs
         inputs_size = 0 if inputs is None else 3 * self.num_layers * inputs.size * self.hidden_size
+        inputs_size += self._streams_size
         return mixers_size + sum(dense_sizes) * mlp_size + experts_size + inputs_size
 
     @property
@@ -191,6 +196,15 @@ class DecoderConfig(ModelConfig):
         if shared.adapts_attention:
             own_size += rank * (6 * size + queries_size + 2 * keys_size)
         return shared.num_blocks * block_size + len(shared.layer_ids) * own_size
+
+    @property
+    def _streams_size(self) -> int:
+        """The values of what makes streams beside the first, and of what is beside attention."""
+        altup, size = self.altup, self.hidden_size
+        if altup is None:
+            return 0
+        makers_size = 2 * (altup.num_streams - 1) * size * size
+        return makers_size + 2 * self.num_layers * altup.laurel_rank * size
 
     def _attention_size(self, layer: AttentionLayer) -> int:
         if self.latent is not None:
@@ -235,9 +249,14 @@ class DecoderConfig(ModelConfig):
             return shared if experts.shared_size else None
         if self.has_mlp and not self.has_mlp[layer_id]:
             return None
-        return LayerMlp(self.mlp, self.mlp_size_of(layer_id), "mlp", self.has_mlp_bias)
+        mlp = self.mlp
+        if self.gate_cuts:
+            mlp = replace(mlp, gate_cut=self.gate_cuts[layer_id])
+        return LayerMlp(mlp, self.mlp_size_of(layer_id), "mlp", self.has_mlp_bias)
 
     def norm_places_of(self, layer_id: int) -> NormPlaces:
+        if self.expert_norm_places is not None and self.experts and self.experts[layer_id]:
+            return self.expert_norm_places
         if self.attention_norm_places is None or self.attention_ids[layer_id] is None:
             return self.norm_places
         return self.attention_norm_places
@@ -281,6 +300,7 @@ class DecoderConfig(ModelConfig):
         has = {
             "a state beside keys and values": bool(self.recurrent),
             "its choice of positions": self.latent is not None and self.latent.indexer is not None,
+            "its streams beside each other": self.altup is not None,
             "its experts beside the MLP": any(each and each.is_beside_mlp for each in self.experts),
             "its gate of attention": self.has_attention_gate,
             "its values, shorter than keys,": self.value_dim is not None,
@@ -331,11 +351,17 @@ class DecoderConfig(ModelConfig):
                 modules.append("linear")
             if self.layer_inputs is not None:
                 modules += ["per_layer_input_gate", "per_layer_projection"]
+            if self.altup is not None:
+                modules += ["laurel.linear_left", "laurel.linear_right"]
             if (mlp := self.mlp_of(layer_id)) is not None:
                 modules += [f"{mlp.block}.{each}" for each in (*mlp.config.up, mlp.config.down)]
             names |= {f"{layer}.{module}.weight" for module in modules}
         if self.layer_inputs is not None:
             names.add("model.per_layer_model_projection.weight")
+        if self.altup is not None:
+            for idx in range(self.altup.num_streams - 1):
+                for each in ("altup_projections", "altup_unembed_projections"):
+                    names.add(f"model.{each}.{idx}.weight")
         return frozenset(names)
 
     @property
@@ -372,6 +398,8 @@ class DecoderConfig(ModelConfig):
             "its latent of keys and values": self.latent is not None,
             "its kind of experts": any(each and not each.is_native for each in self.experts),
             "its inputs of each layer": self.layer_inputs is not None,
+            "its streams beside each other": self.altup is not None,
+            "its cut of gates": any(each is not None for each in self.gate_cuts),
             "its factors of weights": bool(self.weight_scales),
             "its values, shorter than keys,": self.value_dim is not None,
             "its norm of queries and keys": head_norm is not None and not head_norm.is_native,

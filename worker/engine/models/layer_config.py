@@ -110,6 +110,16 @@ class LayerInputsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AltupConfig:
+    """Streams beside each other, of which a layer computes one and corrects all."""
+
+    num_streams: int
+    active: int  # the one that layers compute
+    scales_inputs: bool  # of the gates of its inputs, with a weight for each value
+    laurel_rank: int  # of a projection beside attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MtpLayout:
     """Where a checkpoint has the layer that guesses the token behind the next one: names of its
     tensors, without `.weight`.
@@ -151,6 +161,9 @@ class MlpConfig:
     clamp: ClampedGate | None = None  # in the place of the activation of one that is gated
     is_learned: bool = False  # in its place is xIELU, of which each layer has a curve
     is_gated: bool = True
+    # Gated: gates up to this many standard deviations above their mean are zero; it is taken from
+    # the others. None: all stay as they are.
+    gate_cut: float | None = None
     up: tuple[str, ...] = GATE_UP_PARTS  # modules; one may hold gates and values
     down: str = "down_proj"
 
@@ -163,7 +176,7 @@ class MlpConfig:
     def is_gated_by_silu(self) -> bool:
         """Whatever its modules' names."""
         is_silu = self.activation == "silu" and self.clamp is None and not self.is_learned
-        return is_silu and self.is_gated
+        return is_silu and self.is_gated and self.gate_cut is None
 
     @property
     def num_projections(self) -> int:
@@ -215,13 +228,17 @@ def activation(config: ConfigFile, name: str = "hidden_act") -> Activation:
     return known
 
 
-def layer_inputs_config(config: ConfigFile, act: Activation) -> LayerInputsConfig | None:
-    """None: its layers have none. Raises ConfigError."""
+def layer_inputs_config(
+    config: ConfigFile, act: Activation, *, may_lack_tokens: bool = False
+) -> LayerInputsConfig | None:
+    """None: its layers have none. `may_lack_tokens`: those without stand for token 0. Raises
+    ConfigError.
+    """
     size = config.integer("hidden_size_per_layer_input", 0, least=0)
     if not size:
         return None
     vocab_size = config.integer("vocab_size_per_layer_input")
-    if vocab_size < config.integer("vocab_size"):
+    if vocab_size < config.integer("vocab_size") and not may_lack_tokens:
         raise ConfigError(
             f"{config.path}: 'vocab_size_per_layer_input' {vocab_size} is less than 'vocab_size'"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch.nn import functional
 
@@ -26,6 +28,7 @@ class LayerInputs:
     ) -> None:
         self._num_layers, self._size = config.num_layers, inputs.size
         self._image_token_id = inputs.image_token_id
+        self._is_short = inputs.vocab_size < config.vocab_size
         size, hidden_size = config.num_layers * inputs.size, config.hidden_size
         # [vocab_size, num_layers * size]
         self._embeddings = weights.reader.read(
@@ -42,6 +45,8 @@ class LayerInputs:
     def of(self, batch: ModelInput, embeddings: torch.Tensor) -> torch.Tensor:
         """[num_layers, num_tokens, size]; `embeddings` [num_tokens, hidden_size] of the stream."""
         input_ids = batch.input_ids
+        if self._is_short:
+            input_ids = torch.where(input_ids < len(self._embeddings), input_ids, 0)
         if batch.image_rows:
             input_ids = input_ids.clone()
             for places, _ in batch.image_rows:
@@ -55,7 +60,20 @@ class LayerInputs:
         return values.view(-1, self._num_layers, self._size)
 
 
-class LayerEnd:
+class LayerEnd(Protocol):
+    """What ends a layer that is given inputs."""
+
+    def end(
+        self,
+        delta: torch.Tensor,  # as `Layer.forward` gives them
+        residual: torch.Tensor,
+        given: torch.Tensor | None,  # [num_tokens, size], of this layer
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, behind it."""
+        ...
+
+
+class ScaledEnd:
     """Adds to the stream what a layer makes of its inputs, and scales it."""
 
     def __init__(
@@ -77,13 +95,10 @@ class LayerEnd:
             name = f"{prefix}post_per_layer_input_norm.weight"
             self._norm = weights.reader.read(name, hidden_size)
 
-    def forward(
-        self,
-        delta: torch.Tensor,  # as `Layer.forward` gives them
-        residual: torch.Tensor,
-        given: torch.Tensor | None,  # [num_tokens, size], of this layer
+    def end(
+        self, delta: torch.Tensor, residual: torch.Tensor, given: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, behind it."""
+        """As `LayerEnd` has it."""
         if self._inputs is not None and given is not None:
             residual = residual + delta
             gates = activate(self._gate(residual), self._inputs.activation)

@@ -14,7 +14,7 @@ from worker.engine.layers.attention_backend import AttentionBackend, AttentionLa
 from worker.engine.layers.linear import DenseTable, HeadLinears, Linear, Linears, Table
 from worker.engine.models.layer_config import Activation, ClampedGate, MlpConfig
 from worker.engine.models.layer_ropes import Angles, LayerRopes
-from worker.engine.models.norms import HeadNorm, MeanOfRanks, rms_norm
+from worker.engine.models.norms import HeadNorm, MeanOfRanks, moments, rms_norm
 from worker.engine.models.rotary import rotate
 
 Weight = torch.Tensor | ScaledWeight  # of a matrix; in codes where `DecoderWeights` reads such
@@ -50,6 +50,10 @@ class LayerOps(Protocol):
 
     def angles(self, layer_id: int) -> Angles | None:
         """The angles of this step's positions; None: the layer does not rotate."""
+        ...
+
+    def query_factors(self, layer_id: int) -> torch.Tensor | None:
+        """[num_tokens, 1, 1] float32, of this step's positions; None: queries do not grow."""
         ...
 
     def add_rms_norm(
@@ -121,6 +125,9 @@ class PlainLayerOps:
     def angles(self, layer_id: int) -> Angles | None:
         return self._ropes.angles(layer_id)
 
+    def query_factors(self, layer_id: int) -> torch.Tensor | None:
+        return self._ropes.query_factors(layer_id)
+
     def add_rms_norm(
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,7 +151,7 @@ class PlainLayerOps:
             heads = rotate(heads, *angles)
         if norm is not None and norm.is_after_rope:
             heads = norm.of(heads)
-        queries, factors = heads[:, :num_heads], self._ropes.query_factors(layer_id)
+        queries, factors = heads[:, :num_heads], self.query_factors(layer_id)
         if factors is not None:
             queries = (queries * factors).to(qkv.dtype)
         if not has_keys:
@@ -249,6 +256,8 @@ def mlp_activation(config: MlpConfig, inner: torch.Tensor) -> torch.Tensor:
     if not config.is_gated:
         return activate(inner, config.activation)
     gate, up = inner.chunk(2, dim=-1)
+    if config.gate_cut is not None:
+        gate = _cut(gate.contiguous(), config.gate_cut)
     if config.clamp is not None:
         return clamped(config.clamp, gate.float(), up.float()).to(inner.dtype)
     return activate(gate, config.activation) * up
@@ -259,6 +268,12 @@ def clamped(clamp: ClampedGate, gate: torch.Tensor, up: torch.Tensor) -> torch.T
     gate = gate.clamp(max=clamp.bound)
     up = up.clamp(-clamp.bound, clamp.bound)
     return gate / (1.0 + torch.exp(-clamp.slope * gate)) * (up + 1.0)
+
+
+def _cut(gate: torch.Tensor, deviations: float) -> torch.Tensor:
+    """What of each is above the row's mean by more than so many standard deviations."""
+    mean, variance = moments(gate)
+    return functional.relu(gate.float() - (mean + variance.sqrt() * deviations)).to(gate.dtype)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -152,6 +152,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.
     return functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
+def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of each row, in float32: [num_rows, size] -> [num_rows, 1] each; by the
+    kernel of norms, in which a row's bits are its own.
+    """
+    _, mean, factor = torch.native_layer_norm(x.float(), x.shape[-1:], None, None, 0.0)
+    return mean, factor.square().reciprocal()
+
+
 def _float_norm(
     config: NormConfig, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> torch.Tensor:

@@ -37,9 +37,11 @@ from worker.engine.models.families.cohere import cohere_config
 from worker.engine.models.families.cohere2 import cohere2_config
 from worker.engine.models.families.cohere2_moe import cohere2_moe_config
 from worker.engine.models.families.deepseek import (
+    axk1_config,
     deepseek_v2_config,
     deepseek_v3_config,
     glm4_moe_lite_config,
+    mistral4_config,
 )
 from worker.engine.models.families.deepseek_sparse import deepseek_v32_config, glm_moe_dsa_config
 from worker.engine.models.families.ernie import ernie_config
@@ -49,6 +51,7 @@ from worker.engine.models.families.falcon import falcon_config
 from worker.engine.models.families.falcon_h1 import falcon_h1_config
 from worker.engine.models.families.gemma import gemma_config
 from worker.engine.models.families.gemma2 import gemma2_config, gemma3_config, vaultgemma_config
+from worker.engine.models.families.gemma3n import gemma3n_config
 from worker.engine.models.families.gemma4 import gemma4_config
 from worker.engine.models.families.glm import glm4_config, glm_config
 from worker.engine.models.families.glm4_moe import dots1_config, glm4_moe_config
@@ -157,6 +160,7 @@ _BEYOND_LLAMA: dict[str, ReadConfig] = {
     "GPTNeoXForCausalLM": gpt_neox_config,
     "Gemma2ForCausalLM": gemma2_config,
     "Gemma3ForCausalLM": gemma3_config,
+    "Gemma3nForCausalLM": gemma3n_config,
     "Gemma4ForCausalLM": gemma4_config,
     "Gemma4UnifiedForCausalLM": gemma4_config,
     "GemmaForCausalLM": gemma_config,
@@ -225,12 +229,14 @@ _RECURRENT: dict[str, ReadConfig] = {
 }
 # And these, which keep a latent of each token; nothing else computes them.
 _LATENT: dict[str, ReadConfig] = {
+    "AXK1ForCausalLM": axk1_config,
     "DeepseekV2ForCausalLM": deepseek_v2_config,
     "DeepseekV32ForCausalLM": deepseek_v32_config,
     "DeepseekV3ForCausalLM": deepseek_v3_config,
     "Glm4MoeLiteForCausalLM": glm4_moe_lite_config,
     "GlmMoeDsaForCausalLM": glm_moe_dsa_config,
     "MiniCPM3ForCausalLM": minicpm3_config,
+    "Mistral4ForCausalLM": mistral4_config,
     "YoutuForCausalLM": youtu_config,
 }
 # And these, of experts and positions of three axes: likewise.
@@ -380,6 +386,8 @@ def _read_completed(
             obstacle = _obstacle_on_gpus(model) if on_gpu else None
             if obstacle is None:
                 return model
+            if architecture in _LATENT:
+                raise ConfigError(f"{architecture} is computed on CPUs alone: {obstacle}")
             log.info("%s goes through transformers: %s, on a GPU", architecture, obstacle)
         except NotFused as exc:
             if architecture in _LATENT | _SEEING:

@@ -28,7 +28,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         *("UdopForConditionalGeneration", "VisionEncoderDecoderModel", "XLMRobertaForCausalLM"),
         *("XLMRobertaXLForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel", "XmodForCausalLM"),
     ),
-    LATENT: (*("AXK1ForCausalLM", "LongcatFlashForCausalLM", "Mistral4ForCausalLM"),),
+    LATENT: ("LongcatFlashForCausalLM",),
     OWN_ATTENTION: (
         *("BloomForCausalLM", "BltForCausalLM", "CodeGenForCausalLM"),
         *("CpmAntForCausalLM", "DbrxForCausalLM", "DogeForCausalLM"),

@@ -45,7 +45,7 @@ ERROR = 1e-4
 DENSE = FUSED | {
     name: family
     for name, family in FUSED_IN_TORCH.items()
-    if name not in ("gemma4 experts", "llama4", "ministral3", "ministral3 window")
+    if name not in ("gemma3n", "gemma4 experts", "llama4", "ministral3", "ministral3 window")
 }
 DIVIDED_LATENTS = {
     name: family
@@ -226,11 +226,12 @@ def test_more_ranks_than_heads_of_keys_and_values_share_them(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("family", "told"),
     [
+        (FUSED_IN_TORCH["gemma3n"], "its streams beside each other"),
         (FUSED_IN_TORCH["gemma4 experts"], "its experts beside the MLP"),
         (RECURRENT["lfm2"], "a state beside keys and values"),
         (LATENT["deepseek_v32"], "its choice of positions"),
     ],
-    ids=["experts", "states", "positions"],
+    ids=["streams", "experts", "states", "positions"],
 )
 def test_what_is_not_divided_is_refused_by_name(
     tmp_path: Path, family: tuple[str, dict[str, Any]], told: str

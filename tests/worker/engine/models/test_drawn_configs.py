@@ -33,7 +33,7 @@ FAMILIES = FUSED | FUSED_IN_TORCH | MIXTURES | RECURRENT | LATENT
 TYPES = sorted({model_type for model_type, _ in FAMILIES.values()})
 NATIVE_TYPES = sorted(
     {model_type for model_type, _ in (FUSED | FUSED_IN_TORCH | MIXTURES).values()}
-    - {"mimo_v2_flash"}
+    - {"gemma3n_text", "mimo_v2_flash"}
 )
 NUM_DRAWN, MAX_DRAWN = 3, 12  # of each type; more, where none of them is computed
 MAX_NATIVE_ERROR = 0.1

@@ -180,6 +180,21 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "glm_moe_dsa": [{"index_topk": 400}, {"routed_scaling_factor": 1.0}],
     "glm4_moe_lite": [{"norm_topk_prob": False}, {"routed_scaling_factor": 1.0}],
     "minicpm3": [{"scale_emb": 1.0}, {"scale_depth": 2**0.5}, {"dim_model_base": 48}],
+    "mistral4": [
+        {"norm_topk_prob": False},
+        {"rope_interleave": False},
+        {"rope_parameters": MINISTRAL_3_ROPE | {"llama_4_scaling_beta": None}},
+        {"rope_parameters": MINISTRAL_3_ROPE | {"mscale_all_dim": 0.0}},
+    ],
+    "gemma3n": [
+        {"sliding_window": 400},
+        {"activation_sparsity_pattern": [0.0] * 6},
+        {"activation_sparsity_pattern": [0.95, 0.6, 0.6, 0.0, 0.0, 0.0]},
+        {"altup_active_idx": 0},
+        {"altup_correct_scale": False},
+        {"final_logit_softcapping": 0.001},
+        {"hidden_activation": "silu"},
+    ],
     "gemma4": [
         {"sliding_window": 400},
         {"final_logit_softcapping": None},
@@ -446,6 +461,7 @@ EXPERT_PARTS: list[tuple[str, ModuleType, dict[str, Any]]] = [
     ("qwen2_moe", qwen_moe, {"has_shared_gate": False, "shared_size": 0}),
     ("deepseek_v2", deepseek, {"shared_size": 0}),
     ("deepseek_v3", deepseek, {"shared_size": 0}),
+    ("mistral4", deepseek, {"shared_size": 0}),
     ("deepseek_v3", deepseek, {"has_correction": False}),
     ("deepseek_v3", deepseek, {"num_group_scores": 1}),
     ("glm4_moe_lite", deepseek, {"has_correction": False}),
@@ -500,6 +516,11 @@ def without_part(part: dict[str, Any]) -> Callable[..., DecoderConfig]:
 @pytest.mark.parametrize(
     ("family", "part"),
     [
+        ("axk1", {"expert_norm_places": None}),
+        ("gemma3n", {"embedding_scale": 1.0}),
+        ("gemma3n", {"head_norm": HeadNormConfig()}),
+        ("gemma3n", {"head_norm": None}),
+        ("gemma3n", {"norm_places": LLAMA_PLACES}),
         ("gemma4", {"head_norm": HeadNormConfig()}),
         ("gemma4", {"head_norm": None}),
         ("gemma4", {"layer_inputs": None}),
@@ -571,6 +592,31 @@ def test_a_scale_of_a_router_that_is_one_moves_the_logits(
     weights = load_file(copy / "model.safetensors")
     for each in [each for each in weights if each.endswith(name)]:
         weights[each] = torch.ones_like(weights[each])
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    assert (with_it - logits(copy)).norm() / with_it.norm() > 1e-3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        *(("altup", each) for each in ("router_norm", "modality_router", "correct_output_scale")),
+        *(("altup", each) for each in ("correction_coefs", "prediction_coefs")),
+        ("laurel", "post_laurel_norm"),
+        ("model", "altup_projections.1"),
+        ("model", "altup_unembed_projections.1"),
+    ],
+)
+def test_a_part_of_streams_that_is_zero_moves_the_logits(
+    tmp_path: Path, tiny: Tiny, module: str, name: str
+) -> None:
+    path, with_it = tiny("gemma3n")
+    copy = Path(shutil.copytree(path, tmp_path / "copy"))
+    weights = load_file(copy / "model.safetensors")
+    names = [each for each in weights if f"{module}.{name}" in each]
+    assert names
+    for each in names:
+        weights[each] = torch.zeros_like(weights[each])
     save_file(weights, copy / "model.safetensors", {"format": "pt"})
     assert (with_it - logits(copy)).norm() / with_it.norm() > 1e-3
 

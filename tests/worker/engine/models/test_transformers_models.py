@@ -105,7 +105,7 @@ def test_the_documents_list_what_the_tests_prove() -> None:
                 ("minimax", "MiniMaxForCausalLM"),
             )
         ),
-        ("mistral4", "Mistral4ForCausalLM", {}, "made of a latent in a way of its own"),
+        ("longcat_flash", "LongcatFlashForCausalLM", {}, "made of a latent in a way of its own"),
         ("deepseek_v4", "DeepseekV4ForCausalLM", {}, "blocks, chunks or selected positions"),
         ("aria", "AriaForConditionalGeneration", {}, "has a vision_config: only text"),
         ("t5", "T5ForConditionalGeneration", {}, "has an encoder: only decoders"),

@@ -89,7 +89,7 @@ DAILY = [
     "nemotron",
     "hunyuan alpha",
 ]
-IN_TORCH = {"gemma4", "gemma4 experts", "llama4", "apertus"}
+IN_TORCH = {"gemma3n", "gemma4", "gemma4 experts", "llama4", "apertus"}
 # Whose heads share the stream's size among them.
 SIZED_BY_STREAM = {
     *("biogpt", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "hyperclovax", "jais2"),

@@ -347,6 +347,9 @@ class RankLayerOps:
     def angles(self, layer_id: int) -> Angles | None:
         return self._ops.angles(layer_id)
 
+    def query_factors(self, layer_id: int) -> torch.Tensor | None:
+        return self._ops.query_factors(layer_id)
+
     def add_rms_norm(
         self, delta: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,8 @@ from shared.errors import ConfigError
 from worker.engine.models.decoder_config import DecoderConfig, with_experts
 from worker.engine.models.experts.experts_config import ExpertsConfig
 from worker.engine.models.families.latent import latent_decoder_config
-from worker.engine.models.layer_config import LLAMA_MLP, MlpConfig
+from worker.engine.models.families.mistral import with_query_growth
+from worker.engine.models.layer_config import LLAMA_MLP, LLAMA_PLACES, MlpConfig
 from worker.engine.models.model_config import ConfigFile
 
 _TYPES_OF_MLPS = {"dense": False, "sparse": True}
@@ -38,6 +39,30 @@ def deepseek_v3_config(config: ConfigFile) -> DecoderConfig:
     """And R1, V3.1, Kimi K2: experts chosen by sigmoid, with a correction."""
     config.refuse("topk_method", "noaux_tc")
     return v3_decoder_config(config, layers_behind_dense(config))
+
+
+def axk1_config(config: ConfigFile) -> DecoderConfig:
+    """A.X K1: V3 with a norm behind experts."""
+    places = replace(LLAMA_PLACES, after_mlp="post_mlp_layernorm")
+    return replace(v3_decoder_config(config, experts_by_layer(config)), expert_norm_places=places)
+
+
+def mistral4_config(config: ConfigFile) -> DecoderConfig:
+    """Mistral 4: V3's attention with queries that grow, experts chosen by softmax."""
+    parameters = config.section("rope_parameters")
+    head_dim = config.integer("qk_rope_head_dim") + config.integer("qk_nope_head_dim")
+    share = config.integer("qk_rope_head_dim") / head_dim
+    if parameters is not None:  # of all that a head has
+        parameters.refuse("partial_rotary_factor", share)
+        values = config.get("rope_parameters", {}) | {"partial_rotary_factor": None}
+        config = config.replaced(rope_parameters=values)
+    experts = replace(
+        _grouped(config, _experts(config, "softmax")),
+        num_group_scores=2,
+        is_normed=config.boolean("norm_topk_prob", default=True),
+    )
+    model = with_query_growth(config, latent_decoder_config(config))
+    return with_experts(config, model, experts, layers_behind_dense(config))
 
 
 def glm4_moe_lite_config(config: ConfigFile) -> DecoderConfig:

@@ -37,7 +37,11 @@ def ministral3_config(config: ConfigFile) -> DecoderConfig:
     """The first, whose queries grow beyond the length that it was trained for."""
     window = config.optional_integer("sliding_window", None)
     windows = same_window(config, window)
-    model = decoder_config(config, windows=windows)
+    return with_query_growth(config, decoder_config(config, windows=windows))
+
+
+def with_query_growth(config: ConfigFile, model: DecoderConfig) -> DecoderConfig:
+    """`model`, with the growth that its rope's parameters name, if they do. Raises ConfigError."""
     parameters = config.section("rope_parameters")
     slope = None if parameters is None else parameters.optional_number("llama_4_scaling_beta")
     if parameters is None or slope is None:

@@ -66,6 +66,9 @@ class LatentMixer:
         plain, rotated = self._queries(query_inputs)
         rotated, shared_keys = self._rotated(rotated, shared_keys)
         queries = torch.cat([self._absorb(plain), rotated], dim=-1)
+        factors = self._ops.query_factors(self._attention_id)
+        if factors is not None:
+            queries = (queries * factors).to(queries.dtype)
         keys = torch.cat([latents[:, None], shared_keys], dim=-1)
         values = keys[..., : config.latent_dim]
         attended = attention.forward(queries, keys, values, self._attention_id)
