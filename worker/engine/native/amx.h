@@ -28,9 +28,9 @@ struct alignas(64) TileConfig {
   uint16_t row_bytes[16] = {};
   uint8_t num_rows[16] = {};
 
-  void set(int tile, int rows) {
+  void set(int tile, int rows, int bytes = kTileRowBytes) {
     num_rows[tile] = static_cast<uint8_t>(rows);
-    row_bytes[tile] = rows == 0 ? 0 : kTileRowBytes;
+    row_bytes[tile] = static_cast<uint16_t>(rows == 0 ? 0 : bytes);
   }
 };
 

@@ -12,15 +12,18 @@ namespace jetflock {
 
 // Queries of one request and one KV head that are computed together: query tokens times the query
 // heads that share the KV head, token by token.
-struct QueryTile {
-  const bf16* queries[kMaxQueryRows];
-  bf16* outputs[kMaxQueryRows];
-  int64_t positions[kMaxQueryRows];
-  int64_t last_seen[kMaxQueryRows];  // positions: their own, or that of an image's last token
-  float sinks[kMaxQueryRows];  // scores beside those of the tokens, times log2(e)
+template <int kMost>
+struct QueryRows {
+  const bf16* queries[kMost];
+  bf16* outputs[kMost];
+  int64_t positions[kMost];
+  int64_t last_seen[kMost];  // positions: their own, or that of an image's last token
+  float sinks[kMost];        // scores beside those of the tokens, times log2(e)
 
-  QueryTile() { std::fill_n(sinks, kMaxQueryRows, -std::numeric_limits<float>::infinity()); }
+  QueryRows() { std::fill_n(sinks, kMost, -std::numeric_limits<float>::infinity()); }
 };
+
+using QueryTile = QueryRows<kMaxQueryRows>;
 
 template <class Pool>
 struct AttentionShape {
@@ -124,24 +127,62 @@ inline void accumulate(float (&sums)[kMaxQueryRows][kMaxHeadDim], const float (&
   }
 }
 
+// What a row has seen so far.
+struct SeenRow {
+  float largest = -std::numeric_limits<float>::infinity();  // score
+  float base = 0.0f;  // the same, scaled; finite also when nothing has been seen
+  Floats total = zeros();
+};
+
 // A softmax that proceeds block by block, blocks starting at multiples of kBlockTokens: each row's
-// result depends on its query, its position and the pool alone, not on the rows beside it.
+// result depends on its query, its position and the pool alone, not on the rows beside it. Makes
+// weights of a row's scores, and returns what its sums are to be multiplied with first.
+template <class Pool>
+inline float weigh(const AttentionShape<Pool>& shape, const typename Pool::Reader& reader,
+                   int64_t start, int64_t position, int64_t last, Floats (&scores)[kNumGroups],
+                   SeenRow& row, bf16* weights) {
+  const float scale = shape.weight_scale();
+  reader.scale_scores(scores);
+  if (shape.soft_cap > 0.0f) cap_scores(scores, shape.scale / shape.soft_cap);
+  const int64_t first = shape.first_seen(position);
+  if (last < start + kBlockTokens - 1 || first > start) mask_scores(scores, start, first, last);
+  const float largest =
+      largest_lane(larger(larger(scores[0], scores[1]), larger(scores[2], scores[3])));
+  float factor = 1.0f;
+  if (!(largest <= row.largest)) {  // also true when it is not a number
+    const float base = largest * scale;
+    const bool is_first = row.largest == -std::numeric_limits<float>::infinity();
+    factor = is_first ? 0.0f : first_lane(exp2(all(row.base - base)));
+    row.largest = largest;
+    row.base = base;
+    row.total = multiply(row.total, all(factor));
+  }
+  for (int group = 0; group < kNumGroups; ++group) {
+    const Floats weight = exp2(fmsub(scores[group], all(scale), all(row.base)));
+    row.total = add(row.total, weight);
+    store_bf16(weights + group * kGroupTokens, reader.scaled_weight(weight, group));
+  }
+  return factor;
+}
+
+// sums: [head_dim].
+inline void end_attention(const SeenRow& row, float own_sink, const float* sums, int64_t head_dim,
+                          bf16* output) {
+  const float sink = first_lane(exp2(all(own_sink - row.base)));
+  const Floats inverse = all(1.0f / (sum_of_lanes(row.total) + sink));
+  for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
+    store_bf16(output + dim, multiply(load(sums + dim), inverse));
+  }
+}
+
 template <int kRows, class Pool>
 void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
   const int64_t head_dim = shape.pool.shape.head_dim;
   const int64_t last_position = *std::max_element(tile.last_seen, tile.last_seen + kRows);
-  const float scale = shape.weight_scale();
   alignas(64) float sums[kMaxQueryRows][kMaxHeadDim];
   alignas(64) bf16 weights[kMaxQueryRows][kBlockTokens];
-  float largest[kRows];  // score so far
-  float bases[kRows];    // the same, scaled; finite also when nothing has been seen
-  Floats totals[kRows];
-  for (int row = 0; row < kRows; ++row) {
-    largest[row] = -std::numeric_limits<float>::infinity();
-    bases[row] = 0.0f;
-    totals[row] = zeros();
-    std::fill_n(sums[row], head_dim, 0.0f);
-  }
+  SeenRow rows[kRows];
+  for (int row = 0; row < kRows; ++row) std::fill_n(sums[row], head_dim, 0.0f);
   const int64_t first_start = shape.first_seen(tile.positions[0]) / kBlockTokens * kBlockTokens;
   typename Pool::Reader reader(shape.pool, shape.pages, shape.kv_head, first_start, last_position);
   for (int64_t start = first_start; start <= last_position; start += kBlockTokens) {
@@ -151,29 +192,8 @@ void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
     score<kRows>(tile, block, next, head_dim, scores);
     float factors[kRows];
     for (int row = 0; row < kRows; ++row) {
-      Floats(&row_scores)[kNumGroups] = scores[row];
-      reader.scale_scores(row_scores);
-      if (shape.soft_cap > 0.0f) cap_scores(row_scores, shape.scale / shape.soft_cap);
-      const int64_t first = shape.first_seen(tile.positions[row]), last = tile.last_seen[row];
-      if (last < start + kBlockTokens - 1 || first > start) {
-        mask_scores(row_scores, start, first, last);
-      }
-      const float block_largest = largest_lane(larger(larger(row_scores[0], row_scores[1]),
-                                                      larger(row_scores[2], row_scores[3])));
-      factors[row] = 1.0f;
-      if (!(block_largest <= largest[row])) {  // also true when it is not a number
-        const float new_largest = block_largest * scale;
-        const bool is_first = largest[row] == -std::numeric_limits<float>::infinity();
-        factors[row] = is_first ? 0.0f : first_lane(exp2(all(bases[row] - new_largest)));
-        largest[row] = block_largest;
-        bases[row] = new_largest;
-        totals[row] = multiply(totals[row], all(factors[row]));
-      }
-      for (int group = 0; group < kNumGroups; ++group) {
-        const Floats weight = exp2(fmsub(row_scores[group], all(scale), all(bases[row])));
-        totals[row] = add(totals[row], weight);
-        store_bf16(&weights[row][group * kGroupTokens], reader.scaled_weight(weight, group));
-      }
+      factors[row] = weigh(shape, reader, start, tile.positions[row], tile.last_seen[row],
+                           scores[row], rows[row], weights[row]);
     }
     int64_t dim = 0;
     for (; dim + 64 <= head_dim; dim += 64) {
@@ -187,11 +207,7 @@ void attend_tile(const AttentionShape<Pool>& shape, const QueryTile& tile) {
     }
   }
   for (int row = 0; row < kRows; ++row) {
-    const float sink = first_lane(exp2(all(tile.sinks[row] - bases[row])));
-    const Floats inverse = all(1.0f / (sum_of_lanes(totals[row]) + sink));
-    for (int64_t dim = 0; dim < head_dim; dim += kLanes) {
-      store_bf16(tile.outputs[row] + dim, multiply(load(&sums[row][dim]), inverse));
-    }
+    end_attention(rows[row], tile.sinks[row], sums[row], head_dim, tile.outputs[row]);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "attention_tiles.h"
 #include "buffer.h"
 #include "checksum.h"
 #include "experts.h"
@@ -23,8 +24,6 @@
 #include "vector_math.h"
 
 namespace jetflock {
-
-constexpr int kTaskQueryRows = 48;  // of a prefill chunk, in one task
 
 // How queries and keys are brought to one length, if they are.
 enum HeadNorm : int64_t {
@@ -599,23 +598,32 @@ class Decoder {
     const AttentionShape<Pool> shape{pool, pages, task.kv_head,
                                      layer.attention_scale * kLog2E, layer.soft_cap,
                                      layer.window, layer.chunk};
+    const auto fill = [&](int64_t start, int64_t end, auto& rows) {
+      for (int64_t row = start; row < end; ++row) {
+        const int64_t token = task.first_token + row / num_shared;
+        const int64_t head = task.kv_head * num_shared + row % num_shared;
+        rows.queries[row - start] =
+            qkv_.data() + token * layer.qkv.out_features + head * head_dim;
+        rows.outputs[row - start] =
+            attended_.data() + (token * layer.heads.num_heads + head) * head_dim;
+        rows.positions[row - start] = batch.positions[token];
+        rows.last_seen[row - start] = sees_ahead ? batch.reach[token] : batch.positions[token];
+        if (layer.sinks != nullptr) rows.sinks[row - start] = layer.sinks[head];
+      }
+    };
     const int64_t num_rows = task.end_row - task.first_row;
+    if (is_by_tiles(layer.qkv)) {
+      typename TileAttention<KernelTiles, Pool>::Rows rows;
+      fill(task.first_row, task.end_row, rows);
+      TileAttention<KernelTiles, Pool>(shape, rows, static_cast<int>(num_rows)).attend();
+      return;
+    }
     const int64_t num_tiles = (num_rows + kMaxQueryRows - 1) / kMaxQueryRows;
     for (int64_t tile_idx = 0; tile_idx < num_tiles; ++tile_idx) {
       const int64_t start = task.first_row + num_rows * tile_idx / num_tiles;
       const int64_t end = task.first_row + num_rows * (tile_idx + 1) / num_tiles;
       QueryTile tile;
-      for (int64_t row = start; row < end; ++row) {
-        const int64_t token = task.first_token + row / num_shared;
-        const int64_t head = task.kv_head * num_shared + row % num_shared;
-        tile.queries[row - start] =
-            qkv_.data() + token * layer.qkv.out_features + head * head_dim;
-        tile.outputs[row - start] =
-            attended_.data() + (token * layer.heads.num_heads + head) * head_dim;
-        tile.positions[row - start] = batch.positions[token];
-        tile.last_seen[row - start] = sees_ahead ? batch.reach[token] : batch.positions[token];
-        if (layer.sinks != nullptr) tile.sinks[row - start] = layer.sinks[head];
-      }
+      fill(start, end, tile);
       attend_tile(static_cast<int>(end - start), shape, tile);
     }
   }

@@ -176,9 +176,8 @@ class ExpertRows {
       const InputRows rows = prepared_.rows(inputs(slab), slab.start);
       const Finish own = finish.from(linear.out_features, slab.start);
       const long first = task % tasks_per_slab * blocks_per_task;
-      for (long block = first; block < std::min(first + blocks_per_task, num_blocks); ++block) {
-        multiply_block(linear, block, rows, 0, slab.num_rows, own);
-      }
+      const long end = std::min(first + blocks_per_task, num_blocks);
+      multiply_blocks(linear, first, end, rows, 0, slab.num_rows, own);
     });
   }
 

@@ -6,6 +6,7 @@
 
 #include "activations.h"
 #include "coded_products.h"
+#include "dense_tiles.h"
 #include "input_rows.h"
 #include "integer_products.h"
 #include "linear_weights.h"
@@ -233,6 +234,15 @@ inline bool are_few_integers(const Linear& linear, int64_t num_rows) {
   return linear.has_integers() && num_rows <= kIntegerTileRows;
 }
 
+// Whether tiles take the sums of a layer's values, and of its attention.
+inline bool is_by_tiles(const Linear& linear) {
+  return kHasTiles && !linear.has_integers() && !linear.by_vectors;
+}
+
+inline bool is_dense_by_tiles(const Linear& linear) {
+  return is_by_tiles(linear) && linear.layout == kBf16;
+}
+
 // A slab's rows with a block, by what the kernel set has for the layout.
 template <class Finish>
 inline void multiply_block(const Linear& linear, long block, const InputRows& inputs,
@@ -251,6 +261,24 @@ inline void multiply_block(const Linear& linear, long block, const InputRows& in
   }
 }
 
+// Blocks [first, end).
+template <class Finish>
+inline void multiply_blocks(const Linear& linear, long first, long end, const InputRows& inputs,
+                            int64_t slab_start, int64_t slab_rows, const Finish& finish) {
+  if (is_dense_by_tiles(linear)) {
+    const auto finish_sums = [&](long block, int64_t row, const Floats(&sums)[2]) {
+      finish_row(linear, block, sums, finish, slab_start + row);
+    };
+    DensePasses<KernelTiles, decltype(finish_sums)> passes(
+        linear, inputs.values + slab_start * linear.in_features, finish_sums);
+    for (long block = first; block < end; ++block) passes.multiply(block, slab_rows);
+    return;
+  }
+  for (long block = first; block < end; ++block) {
+    multiply_block(linear, block, inputs, slab_start, slab_rows, finish);
+  }
+}
+
 // Gives each row's products with the weights, and the bias, to `finish`.
 template <class Finish>
 void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear,
@@ -258,7 +286,10 @@ void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear,
   if (must_prepare(linear)) {
     member.for_each(num_rows, [&](int64_t row) { prepare_row(linear, inputs, row); });
   }
-  const long num_slabs = (num_rows + kSlabRows - 1) / kSlabRows;
+  const int64_t most_rows = is_dense_by_tiles(linear)
+                                ? dense_slab_rows(linear.in_features, num_rows)
+                                : kSlabRows;
+  const long num_slabs = (num_rows + most_rows - 1) / most_rows;
   const long num_blocks = linear.num_blocks();
   // Large layers on few rows: several blocks a task, but enough tasks that no thread waits long.
   constexpr long least = Finish::kLeastBlocks;
@@ -266,13 +297,11 @@ void multiply(ThreadTeam::Member& member, int team_size, const Linear& linear,
       num_slabs > 1 ? least : (1 + num_blocks / (team_size * 32 * least)) * least;
   const long tasks_per_slab = (num_blocks + blocks_per_task - 1) / blocks_per_task;
   member.for_each(num_slabs * tasks_per_slab, [&](long task) {
-    const int64_t slab_start = task / tasks_per_slab * kSlabRows;
-    const int64_t slab_rows = std::min<int64_t>(kSlabRows, num_rows - slab_start);
+    const int64_t slab_start = task / tasks_per_slab * most_rows;
+    const int64_t slab_rows = std::min(most_rows, num_rows - slab_start);
     const long first_block = task % tasks_per_slab * blocks_per_task;
     const long end_block = std::min(first_block + blocks_per_task, num_blocks);
-    for (long block = first_block; block < end_block; ++block) {
-      multiply_block(linear, block, inputs, slab_start, slab_rows, finish);
-    }
+    multiply_blocks(linear, first_block, end_block, inputs, slab_start, slab_rows, finish);
   });
 }
 

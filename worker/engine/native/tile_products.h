@@ -79,12 +79,16 @@ class TilePass {
   }
 
   // Adds the products of inputs [first, first + count), whole words, with their weights:
-  // [num_words][kBlockCols][kPerWord].
-  void add(int64_t first, int64_t count, const Value* weights) {
+  // [num_words][kBlockCols][kPerWord], from memory or from a cache. `beside`: what is done while the
+  // tiles are busy, tile by tile.
+  template <bool kFromMemory, class Beside>
+  void add(int64_t first, int64_t count, const Value* weights, const Beside& beside) {
     for (int64_t at = 0; at < count; at += kTileInputs) {
       const Value* tile = weights + at * kBlockCols;
       if (count - at >= kTileInputs) {
-        prefetch_tile(tile + kTilePrefetchWords * kPerWord * kBlockCols);
+        if constexpr (kFromMemory) {
+          prefetch_tile(tile + kTilePrefetchWords * kPerWord * kBlockCols);
+        }
         add_tile(first + at, tile);
       } else {
         // Of inputs that follow the last, the weights are zero.
@@ -92,12 +96,18 @@ class TilePass {
         std::memcpy(padded, tile, (count - at) * kBlockCols * sizeof(Value));
         add_tile(first + at, padded);
       }
+      beside();
     }
   }
 
- private:
+  void add(int64_t first, int64_t count, const Value* weights) {
+    add<true>(first, count, weights, [] {});
+  }
+
   static constexpr int64_t kPerWord = kWordBytes / sizeof(Value);
   static constexpr int64_t kTileInputs = kTileWords * kPerWord;
+
+ private:
   static constexpr int64_t kStride = kBlockCols * kWordBytes;  // of sums, as of weights
 
   static void prefetch_tile(const Value* weights) {
@@ -160,29 +170,6 @@ inline void for_each_pass(Tiles& tiles, const Value* rows, int64_t in_features, 
 struct BlockSums {
   alignas(64) float values[kSlabRows][kBlockCols];
 };
-
-template <class Tiles>
-inline void multiply_dense_by_tiles(const Linear& linear, long block, const bf16* rows,
-                                    int64_t num_rows, BlockSums& sums) {
-  Tiles tiles;
-  const bf16* weights =
-      static_cast<const bf16*>(linear.weights) + block * kBlockCols * linear.in_features;
-  // Several passes go through the inputs part by part, so that a part's weights come from the
-  // first-level cache for all but the first.
-  const int64_t part = num_rows > kPassRows ? kDecodedInputs : linear.in_features;
-  for (int64_t begin = 0; begin < linear.in_features; begin += part) {
-    const int64_t count = std::min(part, linear.in_features - begin);
-    for_each_pass(tiles, rows, linear.in_features, num_rows, [&](auto pass, int64_t row, int) {
-      if (begin == 0) {
-        pass.zero();
-      } else {
-        pass.load(sums.values[row]);
-      }
-      pass.add(begin, count, weights + begin * kBlockCols);
-      pass.store(sums.values[row]);
-    });
-  }
-}
 
 // Adds what a group's sums of a row amount to, as end_group does.
 inline void end_row_group(const Linear& linear, const Span& span, const GroupScales& columns,
@@ -250,8 +237,6 @@ inline void multiply_by_tiles(const Linear& linear, long block, const InputRows&
     multiply_integers_by_tiles<Tiles, kInt4>(linear, block, inputs, num_rows, sums);
   } else if (linear.layout == kInt6) {
     multiply_integers_by_tiles<Tiles, kInt6>(linear, block, inputs, num_rows, sums);
-  } else if (linear.layout == kBf16) {
-    multiply_dense_by_tiles<Tiles>(linear, block, inputs.values, num_rows, sums);
   } else if (linear.layout == kCodes8) {
     multiply_codes_by_tiles<Tiles, Codes8>(linear, block, inputs, num_rows, sums);
   } else if (linear.zeros == nullptr) {

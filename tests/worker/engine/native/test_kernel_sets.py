@@ -267,6 +267,27 @@ def test_no_bit_of_a_model_depends_on_the_batch(
     assert rig.loop._ready.kernel_set == kernel_set.name
 
 
+@pytest.mark.skipif(
+    bool(missing_capability(AMX_BF16)), reason=f"needs {missing_capability(AMX_BF16)}"
+)
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("family", by_day(FAMILIES, ["gemma2"]))
+def test_a_model_by_this_processors_amx_has_the_emulated_bits(
+    family: str, kv_dtype: str, tmp_path: Path
+) -> None:
+    """All of it: attention by its tiles, too."""
+    path = save_family(tmp_path, family)
+    add = make_add(1, random_prompt(137, seed=1), max_tokens=24, ignore_eos=True)
+    by_amx, emulated = (
+        native_rig(path, cpu_kernels=each.name, kv_dtype=kv_dtype)
+        for each in (AMX_BF16, AMX_EMULATED)
+    )
+    by_amx.run(add)
+    emulated.run(add)
+    assert by_amx.logits.keys() == emulated.logits.keys()
+    assert all(torch.equal(by_amx.logits[key], emulated.logits[key]) for key in by_amx.logits)
+
+
 @needs_bfloat16
 @pytest.mark.parametrize("family", by_day(FAMILIES, ["stablelm parallel"]))
 def test_a_model_by_widened_products_has_the_bits_of_bfloat16s(family: str, tmp_path: Path) -> None:
