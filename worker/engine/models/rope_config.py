@@ -118,6 +118,7 @@ def ropes_by_layer(config: ConfigFile) -> LayeredRopes:
     for name in LAYER_TYPES:
         section = None if parameters is None else parameters.section(name)
         if section is not None:
+            refuse_truncation(section)
             ropes[name] = _rope(config, section)
             if ropes[name].kind != "proportional":
                 section.refuse("partial_rotary_factor", 1, 1.0)
@@ -128,6 +129,14 @@ def ropes_by_layer(config: ConfigFile) -> LayeredRopes:
             f"'layer_types' {layer_types!r}"
         )
     return LayeredRopes(ropes["full_attention"], tuple(ropes[each] for each in layer_types))
+
+
+def refuse_truncation(section: ConfigFile | None) -> None:
+    """Raises ConfigError where yarn is not to truncate in layers of one type: transformers
+    overlooks it there.
+    """
+    if section is not None:
+        section.refuse("truncate", True)
 
 
 def _rope_config(config: ConfigFile) -> RopeConfig:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from shared.errors import ConfigError
-from tests.worker.engine.families import LONGROPE
+from tests.worker.engine.families import FUSED_IN_TORCH, LONGROPE, MIXTURES, YARN_ROPE
+from tests.worker.engine.tiny_models import save_tiny_model
 from tests.worker.engine_fakes import FakeChannel
 from worker.engine.loading.engine_loader import EngineLoader
 from worker.engine.models.decoder_config import DecoderConfig
@@ -65,6 +66,18 @@ def test_a_configuration_that_we_do_not_compute(
     change(checkpoint, **values)
     with pytest.raises(ConfigError, match=sentence):
         load(checkpoint)
+
+
+@pytest.mark.parametrize("family", ["gemma4", "olmo3 yarn", "mimo_v2_flash"])
+def test_yarn_of_a_type_of_layers_that_is_not_to_truncate(tmp_path: Path, family: str) -> None:
+    model_type, overrides = (FUSED_IN_TORCH | MIXTURES)[family]
+    full = YARN_ROPE | {"truncate": True}
+    ropes = {"full_attention": full, "sliding_attention": full}
+    path = save_tiny_model(tmp_path, model_type, **overrides | {"rope_parameters": ropes})
+    assert isinstance(read_model_config(path), DecoderConfig)
+    change(path, rope_parameters=ropes | {"full_attention": full | {"truncate": False}})
+    with pytest.raises(ConfigError, match="truncate=False is not supported"):
+        read_model_config(path)
 
 
 def test_files_that_cannot_be_read(checkpoint: Path, tmp_path: Path) -> None:

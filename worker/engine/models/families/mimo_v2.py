@@ -16,7 +16,7 @@ from worker.engine.models.decoder_config import (
 )
 from worker.engine.models.families.deepseek import experts_by_layer, v3_experts
 from worker.engine.models.model_config import ConfigFile
-from worker.engine.models.rope_config import RopeConfig, partial_rope_config
+from worker.engine.models.rope_config import RopeConfig, partial_rope_config, refuse_truncation
 
 _STORED_NAMES = ((".self_attn.sinks", ".self_attn.attention_sink_bias"),)
 
@@ -52,5 +52,6 @@ def mimo_v2_config(config: ConfigFile) -> DecoderConfig:
 
 
 def _rope(config: ConfigFile, name: str) -> RopeConfig:
-    sections = config.get("rope_parameters", {})
-    return partial_rope_config(config.replaced(rope_parameters=sections.get(name)))
+    config = config.replaced(rope_parameters=config.get("rope_parameters", {}).get(name))
+    refuse_truncation(config.section("rope_parameters"))
+    return partial_rope_config(config)
