@@ -191,7 +191,7 @@ FUSED_IN_TORCH: dict[str, tuple[str, dict[str, Any]]] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
                 "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
             },
-            "final_logit_softcapping": 0.2,
+            "final_logit_softcapping": 5.0,
         },
     ),
     "gemma4": (  # as E2B is made
@@ -871,6 +871,7 @@ LATENT: dict[str, tuple[str, dict[str, Any]]] = {
         "mistral4",
         LATENT_HEADS
         | {
+            "num_hidden_layers": 3,
             "head_dim": 20,  # all of it
             "first_k_dense_replace": 1,
             "n_routed_experts": 12,

@@ -181,6 +181,8 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
     "glm4_moe_lite": [{"norm_topk_prob": False}, {"routed_scaling_factor": 1.0}],
     "minicpm3": [{"scale_emb": 1.0}, {"scale_depth": 2**0.5}, {"dim_model_base": 48}],
     "mistral4": [
+        {"n_group": 1, "topk_group": 1},
+        {"topk_group": 1},
         {"norm_topk_prob": False},
         {"rope_interleave": False},
         {"rope_parameters": MINISTRAL_3_ROPE | {"llama_4_scaling_beta": None}},
@@ -192,7 +194,7 @@ SWITCHES: dict[str, list[dict[str, Any]]] = {
         {"activation_sparsity_pattern": [0.95, 0.6, 0.6, 0.0, 0.0, 0.0]},
         {"altup_active_idx": 0},
         {"altup_correct_scale": False},
-        {"final_logit_softcapping": 0.001},
+        {"final_logit_softcapping": 1e6},  # transformers has none without
         {"hidden_activation": "silu"},
     ],
     "gemma4": [
@@ -462,6 +464,7 @@ EXPERT_PARTS: list[tuple[str, ModuleType, dict[str, Any]]] = [
     ("deepseek_v2", deepseek, {"shared_size": 0}),
     ("deepseek_v3", deepseek, {"shared_size": 0}),
     ("mistral4", deepseek, {"shared_size": 0}),
+    ("mistral4", deepseek, {"num_group_scores": 1}),
     ("deepseek_v3", deepseek, {"has_correction": False}),
     ("deepseek_v3", deepseek, {"num_group_scores": 1}),
     ("glm4_moe_lite", deepseek, {"has_correction": False}),
