@@ -43,6 +43,10 @@ class KVCachePool:
         # [num_layers, num_vectors, num_pages + 1, bytes of a page] each, the same memory
         self._bytes = [data.view(torch.uint8).flatten(3).numpy() for data in self._data]
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(data.nbytes for data in self._data)
+
     def release(self) -> None:
         """Its memory, until it is written again. No page may be in use."""
         self._memory.release()

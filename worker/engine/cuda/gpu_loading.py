@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.telemetry.log import get_logger
 from worker.engine.cuda.kv.kv_dtype import check_kv_scales
 from worker.engine.cuda.layers.gpu_layer_ops import PlainGpuLayerOps
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
@@ -17,11 +18,12 @@ from worker.engine.cuda.tensor_parallel.rank_part import rank_part
 from worker.engine.cuda.tensor_parallel.rank_share import RankLayerOps, RankShare
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.gpu_memory import memory_for
+from worker.engine.layers.checked_linears import choose_linears
 from worker.engine.layers.linear import Linears, PlainLinears
 from worker.engine.models.decoder import DecoderModel
 from worker.engine.models.decoder_config import DecoderConfig
 from worker.engine.models.expert_weights import ExpertMaker
-from worker.engine.models.layer_ops import LayerOps
+from worker.engine.models.layer_ops import LayerOps, TorchLayerOps
 from worker.engine.models.layer_ropes import LayerRopes
 from worker.engine.models.loader import OnProgress, WeightReader
 from worker.engine.models.model import Model
@@ -34,6 +36,8 @@ from worker.engine_link.engine_config import EngineConfig
 
 if TYPE_CHECKING:  # it imports triton
     from worker.engine.cuda.layers.skinny_linears import ChooseTiles
+
+log = get_logger(__name__)
 
 
 class ReaderToDevice:
@@ -96,7 +100,9 @@ def _load_decoder(
     ropes = LayerRopes.of(part, setup.max_context_len, setup.dtype, gpu.torch_device)
     ops: LayerOps = PlainGpuLayerOps(ropes, part.attention_layers)
     experts: ExpertMaker | None = None
-    if config.attention_backend != "torch":
+    if config.device == "cpu":
+        ops = TorchLayerOps(ropes, part.attention_layers, linears)
+    elif config.attention_backend != "torch":
         from worker.engine.cuda.layers.triton_experts import TritonExpertMaker
         from worker.engine.cuda.layers.triton_layer_ops import TritonLayerOps
 
@@ -107,7 +113,6 @@ def _load_decoder(
         return DecoderModel(part, on_device, ops, experts)
     if part.stage is not None:
         return DecoderModel(part, on_device, ops, experts, partial(StageReader, part.stage))
-    # How gloo adds depends on how many values there are, as NCCL does.
     adds_in_order = config.deterministic or config.device == "cpu"
     ops = RankLayerOps(ops, group, adds_in_order=adds_in_order)
     assert isinstance(setup.config, DecoderConfig)
@@ -119,6 +124,11 @@ def _make_linears(
     config: EngineConfig, dtype: torch.dtype, gpu: GpuDevice, choose_tiles: ChooseTiles
 ) -> tuple[Linears, Callable[[], None]]:
     """And what is to be done when all are made."""
+    if config.device == "cpu":
+        checked = choose_linears(dtype)
+        return checked, lambda: log.info(
+            "matrix_products", by=checked.name, because=checked.account()
+        )
     if config.deterministic:
         from worker.engine.cuda.layers.triton_layer_ops import FixedLinears
 

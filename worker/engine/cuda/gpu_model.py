@@ -18,7 +18,6 @@ from worker.engine.cuda.attention.attention_choice import ChosenAttention
 from worker.engine.cuda.batch.step_inputs import StepInputs, pack
 from worker.engine.cuda.batch.step_plan import StepPlan, StepShape
 from worker.engine.cuda.kv.device_page_table import DevicePageTable
-from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.sampling.draws import Draws, HostDraws, TritonDraws
 from worker.engine.cuda.sampling.gpu_sampler import GpuSampler, most_demanding
@@ -162,16 +161,16 @@ class GpuModel:
 
     def _make_state(self, num_pages: int, max_pages: int) -> GpuState:
         """Pool and buffers for so many pages, of which a row has at most `max_pages`."""
-        config, layers, device = self._config, self._layers, self._device
-        max_running, page_size = self._step.max_running, config.page_size
-        pool = GpuKVPool(self._kv_layout, num_pages, device.torch_device)
+        device, max_running = self._device, self._step.max_running
+        page_size = self._config.page_size
+        pool, attention, mixed = self._attention.over(self._kv_layout, num_pages, self._layers)
         table = DevicePageTable(max_running, max_pages, num_pages, device.torch_device)
         last_token_ids = torch.zeros(max_running + 1, dtype=torch.int64, device=device.torch_device)
         return GpuState(
             pool,
             StepInputs(table, last_token_ids, page_size),
-            GpuForward(self._model, self._attention.make(pool, layers), page_size),
-            GpuForward(self._model, self._attention.make_mixed(pool, layers), page_size),
+            GpuForward(self._model, attention, page_size),
+            GpuForward(self._model, mixed, page_size),
             self._states,
         )
 

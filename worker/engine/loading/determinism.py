@@ -10,12 +10,21 @@ from worker.engine.models.model_config import ModelConfig
 from worker.engine_link.engine_config import EngineConfig
 
 
+def check_on_ranks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> None:
+    """Raises ConfigError."""
+    if config.device != "cpu":
+        check_on_gpu(config, model)
+    elif config.deterministic and dtype != torch.float32:
+        raise ConfigError(
+            f"deterministic is not possible with {config.divided_by} on a CPU in bfloat16: take "
+            "dtype=float32"
+        )
+
+
 def check_on_gpu(config: EngineConfig, model: ModelConfig) -> None:
     """Raises ConfigError."""
     if not config.deterministic:
         return
-    if config.device == "cpu":
-        raise ConfigError(f"deterministic is not possible with {config.divided_by} on a CPU")
     for part in ("", "decode_", "prefill_"):
         value = getattr(config, name := f"{part}attention_backend")
         if value not in ("auto", "triton", None):

@@ -117,7 +117,7 @@ class RankLoader:
     def load(self, setup: ModelSetup, grammars: GrammarBackend) -> LoadedModel:
         """Raises ConfigError."""
         assert self._site.gpu is not None, "ranks have GPUs, or take the CPU for one"
-        determinism.check_on_gpu(self._site.config, setup.config)
+        determinism.check_on_ranks(self._site.config, setup.config, setup.dtype)
         if not isinstance(setup.config, DecoderConfig):
             raise ConfigError(
                 f"{self._site.config.divided_by} is not possible with "

@@ -15,6 +15,9 @@ from worker.engine.models.model_config import ModelStage
 from worker.engine.models.renaming_reader import renamed
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
+# Of its work if each token had use for it, which those of a prompt have not. Half is right where
+# prompts are a few times as long as outputs, and for what the last stage plans.
+_HEAD_SHARE = 0.5
 _BEFORE, _BEHIND = ("embed_tokens", "embed_positions"), ("norm", "lm_head", "score")
 
 
@@ -32,7 +35,7 @@ def stages_of(config: DecoderConfig, num_stages: int) -> list[ModelStage]:
     if num_stages > num_layers:
         raise ConfigError(f"pp={num_stages} is more than the {num_layers} layers of the model")
     layer_size = config.num_projection_values / num_layers
-    head_size = config.num_outputs * config.hidden_size
+    head_size = _HEAD_SHARE * config.num_outputs * config.hidden_size
 
     def longest(num_last: int) -> float:
         each = -(-(num_layers - num_last) // num_before)

@@ -223,8 +223,10 @@ def test_what_cannot_be_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match="take dtype=float32, or cpu_kernels=native"):
         GpuRig(checkpoint, None, deterministic=True, dtype="bfloat16")
     model = read_model_config(checkpoint)
-    with pytest.raises(ConfigError, match="with tp=2 on a CPU"):
-        determinism.check_on_gpu(EngineConfig(deterministic=True, device="cpu", tp=2), model)
+    ranks = EngineConfig(deterministic=True, device="cpu", tp=2)
+    determinism.check_on_ranks(ranks, model, torch.float32)
+    with pytest.raises(ConfigError, match="with tp=2 on a CPU in bfloat16: take dtype=float32"):
+        determinism.check_on_ranks(ranks, model, torch.bfloat16)
 
 
 @pytest.mark.parametrize("gpu", [None, LateDevice()], ids=["cpu", "gpu"])

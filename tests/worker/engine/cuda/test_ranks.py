@@ -111,6 +111,22 @@ def logprobs_of(events: list[EngineEvent], run_id: int) -> list[Any]:
     ]
 
 
+async def assert_bits_alone(engine: EngineProcess, listener: Listener) -> None:
+    """Requests in company, then each of them resumed alone behind some of its tokens."""
+    prompts = {1000 + idx: random_prompt(7 + 11 * idx, 50 + idx) for idx in range(5)}
+    asked: dict[str, Any] = {"ignore_eos": True, "logprobs": 3}
+    for run_id, prompt in prompts.items():
+        engine.send(make_add(run_id, prompt, max_tokens=12, namespace=b"company", **asked))
+    await listener.until_finished(*prompts)
+    tokens = tokens_of(listener.events)
+    for run_id, prompt in prompts.items():
+        resumed, again = run_id + len(prompts), [*prompt, *tokens[run_id][:5]]
+        engine.send(make_add(resumed, again, max_tokens=7, namespace=b"alone", **asked))
+        await listener.until_finished(resumed)
+        ours = logprobs_of(listener.events, run_id)
+        assert ours[5:] == logprobs_of(listener.events, resumed)
+
+
 async def give_the_tokens_of_one(checkpoint: Path, tmp_path: Path) -> None:
     """Every sampling, in chunks, with rows and pages that change hands; with adapters, of which two
     have room.
@@ -138,9 +154,11 @@ async def give_the_tokens_of_one(checkpoint: Path, tmp_path: Path) -> None:
         for add in adds:
             engine.send(add)
         await listener.until_finished(*expected)
+        await assert_bits_alone(engine, listener)
         follower = follower_of(engine)
     events = listener.events
-    assert tokens_of(events) == expected
+    found = tokens_of(events)
+    assert {run_id: found[run_id] for run_id in expected} == expected
     assert any(isinstance(each, StepOutput) and each.load.num_preemptions for each in events)
     answers = {each.adapter: each.error for each in events if isinstance(each, AdapterLoaded)}
     foreign = answers.pop("foreign")
@@ -203,7 +221,8 @@ async def give_the_tokens_of_one_by_four(checkpoint: Path, _: Path) -> None:
         for add in adds:
             engine.send(add)
         await listener.until_finished(*expected)
-    assert tokens_of(listener.events) == expected
+        assert tokens_of(listener.events) == expected
+        await assert_bits_alone(engine, listener)
 
 
 @pytest.mark.nightly

@@ -13,7 +13,7 @@ from shared.errors import ConfigError
 from tests.forked_program import call_forked
 from tests.lora_adapters import save_adapter
 from tests.worker.engine.cuda.test_gpu_engine import GpuRig, requests
-from tests.worker.engine.cuda.test_ranks import logprobs_of, several_ranks
+from tests.worker.engine.cuda.test_ranks import assert_bits_alone, logprobs_of, several_ranks
 from tests.worker.engine.tiny_models import random_prompt, save_tiny_llama
 from tests.worker.engine_fakes import FakeChannel, make_add, tokens_of
 from worker.engine.loading.engine_loader import EngineLoader
@@ -49,8 +49,10 @@ async def give_the_tokens_of_one(checkpoint: Path, folder: Path) -> None:
             engine.send(add)
         await listener.until_finished(*expected)
         first, second = psutil.Process(engine.pid).children()
+        await assert_bits_alone(engine, listener)
     events = listener.events
-    assert tokens_of(events) == expected
+    found = tokens_of(events)
+    assert {run_id: found[run_id] for run_id in expected} == expected
     steps = [each for each in events if isinstance(each, StepOutput)]
     assert any(each.load.num_preemptions for each in steps)
     assert any(each.load.num_prefix_hits for each in steps)
@@ -99,7 +101,11 @@ def test_a_stage_takes_the_others_with_it(checkpoint: Path) -> None:
         ({"speculate": "ngram"}, "speculate=ngram is not possible with pp=2: stages confirm no"),
         ({"draft_model": "x"}, "draft_model=x is not possible with pp=2: stages confirm no"),
         ({"nnodes": 3}, "nnodes=3 does not divide pp=2"),
-        ({"deterministic": True}, "deterministic is not possible with pp=2 on a CPU"),
+        (
+            {"deterministic": True, "dtype": "bfloat16"},
+            "deterministic is not possible with pp=2 on a CPU in bfloat16: take dtype=float32",
+        ),
+        ({"kv_dtype": "fp8"}, "kv_dtype=fp8 is not possible with pp=2 on a CPU"),
         ({"pp": 4}, "pp=4 is more than the 3 layers of the model"),
         ({"pp": 0}, "pp must be at least 1, not 0"),
     ],

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 from shared.errors import ConfigError
 from shared.telemetry.log import get_logger
+from worker.engine.cpu.kv_cache_pool import KVCachePool
 from worker.engine.cuda.attention.attention_task import KERNELS, AttentionTask, KernelName, PartName
 from worker.engine.cuda.attention.attention_trial import KernelUnavailable
-from worker.engine.cuda.attention.gpu_attention import GpuAttention
+from worker.engine.cuda.attention.gpu_attention import GpuAttention, StepAttention
+from worker.engine.cuda.attention.host_attention import HostAttention
 from worker.engine.cuda.attention.plain_attention import PlainAttention
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
 from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.tensor_parallel.rank_group import RankGroup
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.layers.attention_backend import AttentionLayer
+from worker.engine.layers.kv_layout import KVLayout
 from worker.engine.request.step_limits import StepLimits
 from worker.engine_link.engine_config import EngineConfig
 
@@ -29,12 +32,49 @@ MakeStopwatch = Callable[[AttentionTask, StepLimits], Stopwatch]
 log = get_logger(__name__)
 
 
-class ChosenAttention(NamedTuple):
-    """Makes a model's attention over a pool."""
+class KVMemory(NamedTuple):
+    """A pool, and a model's attention over it."""
 
-    name: str  # for those who watch
+    pool: GpuKVPool | KVCachePool
+    attention: StepAttention
+    mixed: StepAttention  # for CUDA graphs of steps with prefill: not all kernels can be there
+
+
+class ChosenAttention(Protocol):
+    """Makes pools, and a model's attention over them."""
+
+    @property
+    def name(self) -> str:
+        """For those who watch."""
+        ...
+
+    def over(
+        self, layout: KVLayout, num_pages: int, layers: Sequence[AttentionLayer]
+    ) -> KVMemory: ...
+
+
+class GpuKernels(NamedTuple):
+    """A `ChosenAttention` on a GPU."""
+
+    name: str
+    device: torch.device
     make: MakeAttention
-    make_mixed: MakeAttention  # for CUDA graphs of steps with prefill: not all kernels can be there
+    make_mixed: MakeAttention
+
+    def over(self, layout: KVLayout, num_pages: int, layers: Sequence[AttentionLayer]) -> KVMemory:
+        pool = GpuKVPool(layout, num_pages, self.device)
+        return KVMemory(pool, self.make(pool, layers), self.make_mixed(pool, layers))
+
+
+class HostProducts:
+    """A `ChosenAttention` of ranks on a CPU."""
+
+    name = "torch, as on CPUs"
+
+    def over(self, layout: KVLayout, num_pages: int, layers: Sequence[AttentionLayer]) -> KVMemory:
+        pool = KVCachePool(layout, num_pages)
+        attention = HostAttention(pool, layers)
+        return KVMemory(pool, attention, attention)
 
 
 def choose_attention(
@@ -47,15 +87,19 @@ def choose_attention(
     group: RankGroup | None = None,
 ) -> ChosenAttention:
     """All ranks take what rank 0 has chosen. Raises ConfigError."""
+    if config.device == "cpu":
+        return HostProducts()
+    choice = partial(GpuKernels, device=device.torch_device)
     if config.attention_backend == "torch":
-        return ChosenAttention("torch", PlainAttention, PlainAttention)
+        return choice("torch", make=PlainAttention, make_mixed=PlainAttention)
     if not layers:
-        return ChosenAttention("none", PlainAttention, PlainAttention)
+        return choice("none", make=PlainAttention, make_mixed=PlainAttention)
     from worker.engine.cuda.attention.attention_kernels import AttentionKernels
 
     kernels = AttentionKernels(device, step, dtype)
     if config.deterministic:
-        return ChosenAttention("triton, deterministic", kernels.make_fixed, kernels.make_fixed)
+        fixed = kernels.make_fixed
+        return choice("triton, deterministic", make=fixed, make_mixed=fixed)
     kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
     task = AttentionTask(layers, dtype, kv_dtype, config.page_size, device.capability)
     chosen = [0] * len(KERNELS)
@@ -68,10 +112,10 @@ def choose_attention(
     if group is not None:
         chosen = group.first(chosen, device.torch_device)
     decode, prefill = (names[idx] for names, idx in zip(KERNELS.values(), chosen, strict=True))
-    return ChosenAttention(
+    return choice(
         decode if decode == prefill else f"{decode} decodes, {prefill} prefills",
-        partial(kernels.make, decode, prefill),
-        partial(kernels.make, "triton", "triton"),
+        make=partial(kernels.make, decode, prefill),
+        make_mixed=partial(kernels.make, "triton", "triton"),
     )
 
 

@@ -14,7 +14,7 @@ from worker.engine.layers.attention_backend import AttentionBackend, AttentionLa
 from worker.engine.models.rotary import RotaryEmbedding
 
 
-class GpuAttention(AttentionBackend, Protocol):
+class StepAttention(AttentionBackend, Protocol):
     """`plan`, then `begin`, come once a step, before the first layer."""
 
     def plan(self, rows: StepRows) -> None:
@@ -24,6 +24,10 @@ class GpuAttention(AttentionBackend, Protocol):
     def begin(self, batch: GpuBatch) -> None:
         """May be part of a CUDA graph."""
         ...
+
+
+class GpuAttention(StepAttention, Protocol):
+    """What the layers of a GPU want of it."""
 
     def forward_qkv(
         self,

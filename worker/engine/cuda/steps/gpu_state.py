@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.engine.cuda.attention.gpu_attention import GpuAttention
+from worker.engine.cpu.kv_cache_pool import KVCachePool
+from worker.engine.cuda.attention.gpu_attention import StepAttention
 from worker.engine.cuda.batch.gpu_batch import GpuBatch, StepRows
 from worker.engine.cuda.batch.step_inputs import StepInputs
 from worker.engine.cuda.kv.gpu_kv_pool import GpuKVPool
@@ -17,7 +18,7 @@ from worker.engine.models.recurrent.state_cache import StateCache
 class GpuForward:
     """A model with its keys and values: tells the attention of each step, then runs the model."""
 
-    def __init__(self, model: Model, attention: GpuAttention, page_size: int) -> None:
+    def __init__(self, model: Model, attention: StepAttention, page_size: int) -> None:
         self._model = model
         self._attention = attention
         self.page_size = page_size
@@ -46,7 +47,7 @@ class GpuState:
     serves to try steps with.
     """
 
-    pool: GpuKVPool
+    pool: GpuKVPool | KVCachePool
     inputs: StepInputs
     forward: GpuForward
     mixed: GpuForward  # for CUDA graphs of steps with prefill: its attention can be there

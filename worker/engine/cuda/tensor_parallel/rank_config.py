@@ -6,9 +6,9 @@ import dataclasses
 
 import torch
 
+from shared.errors import ConfigError
 from worker.engine.cache.page_allocator import PoolNeeds, num_kv_pages
 from worker.engine.cuda.cuda_device import CudaDevice
-from worker.engine.cuda.kv.kv_dtype import choose_kv_dtype
 from worker.engine.cuda.tensor_parallel.rank_part import rank_part
 from worker.engine.device.gpu_device import GpuDevice
 from worker.engine.device.host_device import HostDevice
@@ -38,8 +38,12 @@ def rank_config(
     )
     if config.device != "cpu":
         return settled
-    kv_dtype = choose_kv_dtype(config.kv_dtype, dtype)
-    needs = PoolNeeds(config.page_size, max(each.kv_bytes_per_token(kv_dtype) for each in parts))
+    if config.kv_dtype != "auto":
+        raise ConfigError(
+            f"kv_dtype={config.kv_dtype} is not possible with {config.divided_by} on a CPU: ranks "
+            "keep keys and values there in the model's own format"
+        )
+    needs = PoolNeeds(config.page_size, max(each.kv_bytes_per_token(dtype) for each in parts))
     num_pages, _ = num_kv_pages(config, needs)
     return dataclasses.replace(
         settled,
