@@ -38,9 +38,12 @@ def save_config(path: Path, model_type: str, architecture: str, **values: Any) -
 
 
 def architectures_of(families: dict[str, tuple[str, dict[str, Any]]]) -> set[str]:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto as auto
 
-    return {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] for model_type, _ in families.values()}
+    # transformers has Mistral 4's text among models that see images.
+    names = dict(auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    names |= auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return {names[model_type] for model_type, _ in families.values()}
 
 
 def test_the_documents_list_what_the_tests_prove() -> None:
