@@ -63,9 +63,7 @@ class SpanColumns {
  public:
   SpanColumns(const Linear& linear, long block, int64_t span)
       : has_zeros_(linear.zeros != nullptr), has_minima_(linear.minima != nullptr) {
-    const int64_t group = linear.span_size == linear.group_size
-                              ? span
-                              : span * linear.span_size / linear.group_size;
+    const int64_t group = linear.group_of_span(span);
     const int64_t at = (block * linear.num_groups + group) * kBlockCols;
     const GroupScales columns(linear, block, group);
     for (int part = 0; part < 2; ++part) {

@@ -224,11 +224,6 @@ class SpanFinish {
   }
 
  private:
-  int64_t group_of(int64_t span) const {
-    if (linear_.span_size == linear_.group_size) return span;
-    return span * linear_.span_size / linear_.group_size;
-  }
-
   // kHasMore: zero points or minima that weights are lessened by.
   template <int kSpans, bool kHasMore>
   void add_spans(int64_t first, const SpanSums& sums, const SpanInput* spans, int num_rows,
@@ -238,7 +233,7 @@ class SpanFinish {
     Floats scales[kSpans][2], minima[kSpans][2];
     Ints zeros[kSpans][2];
     for (int span = 0; span < kSpans; ++span) {
-      const int64_t group = group_of(first + span);
+      const int64_t group = linear_.group_of_span(first + span);
       const GroupScales columns(linear_, block_, group);
       const int64_t at = (block_ * linear_.num_groups + group) * kBlockCols;
       for (int part = 0; part < 2; ++part) {
@@ -319,7 +314,7 @@ class IntegerTileBlock {
   }
 
   void widen(const Span& span, int64_t begin) {
-    const int64_t group = span.group * linear_.span_size / linear_.group_size;
+    const int64_t group = linear_.group_of_span(span.group);
     weights_.widen(codes_.at(span.first_input / kWordBytes), group, words(span.num_inputs),
                    widened_ + (span.first_input - begin) * kBlockCols);
   }

@@ -62,6 +62,10 @@ struct Linear {
   bool has_integers() const { return layout >= kInt8; }
   long num_blocks() const { return (out_features + kBlockCols - 1) / kBlockCols; }
   int64_t num_spans() const { return (in_features + span_size - 1) / span_size; }
+  // The group of weights that has a span of inputs.
+  int64_t group_of_span(int64_t span) const {
+    return span_size == group_size ? span : span * span_size / group_size;
+  }
   int64_t num_quads() const { return (in_features + 3) / 4; }  // of four inputs side by side
   // From a row of integers to the next one, in bytes: rows begin in different sets of a cache.
   int64_t code_stride() const { return num_quads() * 4 + 64; }
